@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from tailerd.cli import run
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,7 +71,7 @@ class Process:
         for line in self.process.stdout:
             self._lines.put(line)
 
-    def line(self, timeout_seconds: float = 20) -> str:
+    def line(self, timeout_seconds: float = PATIENCE_SECONDS) -> str:
         """Return the next line; fail when none comes in time."""
         try:
             return self._lines.get(timeout=timeout_seconds)
@@ -87,7 +88,7 @@ class Process:
             except Empty:
                 return count == 0
 
-    def end(self, timeout_seconds: float = 20) -> tuple[int, str]:
+    def end(self, timeout_seconds: float = PATIENCE_SECONDS) -> tuple[int, str]:
         """Wait for the end; return exit status and standard error."""
         status = self.process.wait(timeout_seconds)
         assert self.process.stderr is not None
@@ -119,13 +120,13 @@ class Terminal:
         self._master = master
         self.text = ""
 
-    def wait_for(self, text: str, timeout_seconds: float = 20) -> str:
+    def wait_for(self, text: str, timeout_seconds: float = PATIENCE_SECONDS) -> str:
         """Read until a text is shown; return all that was shown so far."""
         self._read_while(lambda: text not in self.text, timeout_seconds)
         assert text in self.text, self.text
         return self.text
 
-    def end(self, timeout_seconds: float = 20) -> str:
+    def end(self, timeout_seconds: float = PATIENCE_SECONDS) -> str:
         """Read until the command ends; return all that was shown."""
         self._read_while(lambda: True, timeout_seconds)
         self.process.wait(timeout_seconds)

@@ -17,6 +17,7 @@ import pytest
 
 from tailerd.cli import run
 from tailerd.cli.status import build_row
+from tests.waiting import PATIENCE_SECONDS
 
 Captured = pytest.CaptureFixture[str]
 
@@ -133,7 +134,7 @@ def screen_of(*arguments: str) -> str:
     program = [sys.executable, "-c", "from tailerd.cli import main; main()", *arguments]
     with open(master, "rb", buffering=0) as screen:
         with open(slave, "wb") as stream:
-            subprocess.run(program, stdout=stream, check=True, timeout=60)
+            subprocess.run(program, stdout=stream, check=True, timeout=PATIENCE_SECONDS)
         text = b""
         # Linux ends a terminal that nobody writes to any longer with EIO.
         with suppress(OSError):

@@ -248,3 +248,12 @@ def test_the_example_tells_defaults_from_examples() -> None:
     assert fields["memory"].endswith("# default")
     assert fields["master"].endswith("# example; default: local[*]")
     assert isinstance(load_config(ROOT / "config/tailerd.example.yaml"), Config)
+
+
+def test_a_command_for_an_account_that_is_not_named_says_how_to_name_it(
+    command: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    ran = command("inspect", "az://lake/orders")
+    assert ran.errors.startswith("error[access_denied]: az://lake cannot be accessed")
+    assert "AZURE_STORAGE_ACCOUNT_NAME" in ran.errors

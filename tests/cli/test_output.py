@@ -23,6 +23,7 @@ from tailerd.cli.output import print_object, print_records, writer_for
 from tailerd.errors import SchemaChangedError, UsageError
 from tailerd.records.json import JsonEncoder
 from tests.records.batches import change_batch
+from tests.waiting import PATIENCE_SECONDS
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -305,7 +306,7 @@ main()
     done = subprocess.run(
         ["bash", "-c", '"$0" -c "$1" | head -1; exit ${PIPESTATUS[0]}', sys.executable, program],
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from tailerd.cli.progress import Progress
 from tailerd.cli.run_progress import RunProgress
 from tailerd.telemetry import events
 from tests.telemetry.test_telemetry import DELIVERED, STARTED, backlog
+from tests.waiting import eventually
 
 
 class Screen(io.StringIO):
@@ -67,10 +67,7 @@ def test_a_terminals_line_is_cleared_at_the_end(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(progress, "SILENT_SECONDS", 0.01)
     screen = Screen()
     with Progress("Working", stream=screen):
-        deadline = time.monotonic() + 10
-        while "Working" not in screen.getvalue():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually(lambda: "Working" in screen.getvalue())
     assert screen.getvalue().endswith("\r\x1b[K")
     assert "\n" not in screen.getvalue()
 
@@ -79,10 +76,7 @@ def test_a_pipe_gets_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_PIPE_SECONDS", 0.01)
     pipe = io.StringIO()
     with Progress("Working", stream=pipe):
-        deadline = time.monotonic() + 10
-        while "\n" not in pipe.getvalue():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually(lambda: "\n" in pipe.getvalue())
     assert all(line.startswith("Working") for line in pipe.getvalue().splitlines())
     assert "\x1b" not in pipe.getvalue()
 
@@ -108,7 +102,7 @@ def test_the_start_of_spark_is_shown_and_log_lines_come_above_it(
     logged: list[events.Event] = []
     with RunProgress(logged.append, is_counting=False, stream=screen) as shown:
         shown.handle(events.EngineLaunched(engine="spark"))
-        wait_for(lambda: "Starting Spark" in screen.getvalue())
+        eventually(lambda: "Starting Spark" in screen.getvalue())
         shown.handle(STARTED)
         assert screen.getvalue().endswith("\r\x1b[K")
         shown.handle(engine_started())
@@ -133,7 +127,7 @@ def test_run_once_shows_rows_and_the_share_over_all_tables(
         ):
             shown.handle(event)
         # One of two tables has 6 of 8 versions; of the other nothing is known yet.
-        wait_for(lambda: "Delivering, 38%, 7 rows" in screen.getvalue())
+        eventually(lambda: "Delivering, 38%, 7 rows" in screen.getvalue())
 
 
 def test_on_a_pipe_run_prints_its_log_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,10 +138,3 @@ def test_on_a_pipe_run_prints_its_log_and_nothing_else(monkeypatch: pytest.Monke
         shown.handle(events.EngineLaunched(engine="spark"))
         time.sleep(0.1)
     assert (len(logged), pipe.getvalue()) == (1, "")
-
-
-def wait_for(is_true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not is_true():
-        assert time.monotonic() < end, "this never came to hold"
-        time.sleep(0.01)

@@ -27,9 +27,9 @@ from tailerd.errors import DaemonUnreachableError, StorageError, TailerdError
 from tailerd.pipeline.table_reading import ReadBatch
 from tests.cli.commands import Commands
 from tests.cli.test_daemon_client import TABLE
+from tests.waiting import PATIENCE_SECONDS
 
 SIZE = (80, 24)
-WAIT_SECONDS = 60.0
 
 
 def batch(rows: list[dict[str, object]], change: object, version: int = 3) -> ChangeBatch:
@@ -50,7 +50,7 @@ UPDATE = batch(
 
 async def until(is_true: Callable[[], bool]) -> None:
     """Let the screen work until something holds."""
-    end = time.monotonic() + WAIT_SECONDS
+    end = time.monotonic() + PATIENCE_SECONDS
     while not is_true():
         assert time.monotonic() < end, "this never came to hold"
         await asyncio.sleep(0.02)
@@ -295,7 +295,7 @@ def test_a_table_on_a_real_terminal(lake: Path) -> None:
             sys.executable,
             [sys.executable, "-m", "tailerd", "tail", location, "-i", "--from", "snapshot"],
         )
-    seen, end = b"", time.monotonic() + WAIT_SECONDS
+    seen, end = b"", time.monotonic() + PATIENCE_SECONDS
     while b"2 rows" not in seen and time.monotonic() < end:
         if select.select([terminal], [], [], 0.1)[0]:
             seen += os.read(terminal, 65536)

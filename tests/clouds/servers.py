@@ -30,6 +30,7 @@ from tests.conftest import ROOT
 from tests.kafka.ports import free_port
 from tests.kafka.process import ServerProcess
 from tests.s3.servers import list_names
+from tests.waiting import PATIENCE_SECONDS
 
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = (
@@ -39,7 +40,6 @@ AZURE_KEY = (
 AZURITE = "azurite@3.35.0"
 FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
 PUBSUB = "cloud.google.com/go/pubsub/v2@v2.9.0"
-_START_SECONDS = 60
 
 
 class CloudServerUnavailableError(Exception):
@@ -57,7 +57,7 @@ def await_port(port: int, process: ServerProcess, log: Path) -> None:
     Raises:
         RuntimeError: It ended, or takes too long; with its log.
     """
-    deadline = time.monotonic() + _START_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -215,7 +215,7 @@ class Azurite(CloudServer):
                 "Content-Length": "0",
             },
         )
-        urllib.request.urlopen(request, timeout=60).close()
+        urllib.request.urlopen(request, timeout=PATIENCE_SECONDS).close()
         return name
 
 
@@ -304,7 +304,7 @@ class FakeGcs(CloudServer):
             data=json.dumps({"name": name}).encode(),
             headers={"Content-Type": "application/json"},
         )
-        urllib.request.urlopen(request, timeout=60).close()
+        urllib.request.urlopen(request, timeout=PATIENCE_SECONDS).close()
         return name
 
 

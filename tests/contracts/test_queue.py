@@ -21,8 +21,8 @@ from tailerd.watchers.pubsub import PubSubQueue
 from tailerd.watchers.queue import Queue, QueueWatcher
 from tests.clouds.queues import Sqs, StorageQueue, Subscription, TestQueue
 from tests.doubles.queue_reports import Reports
+from tests.waiting import PATIENCE_SECONDS
 
-PATIENCE_SECONDS = 20.0
 FOLDER = "lake/sales/orders ü%20/_delta_log"
 COMMIT = "sales/orders ü%20/_delta_log/{:020}.json"
 

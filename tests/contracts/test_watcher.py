@@ -17,6 +17,7 @@ from tailerd.watchers.inotify import InotifyWatcher
 from tailerd.watchers.local import LocalWatcher
 from tailerd.watchers.poll import PollWatcher
 from tailerd.watchers.wakeups import WakeupRegistry
+from tests.waiting import PATIENCE_SECONDS
 
 WATCHERS: dict[str, Callable[[list[str]], Watcher]] = {
     "poll": lambda folders: PollWatcher(folders, interval_seconds=0.05, clock=SystemClock()),
@@ -48,7 +49,7 @@ def do_all_but_commit(log: Path) -> None:
 
 
 async def hint_for(events: AsyncGenerator[StorageEvent, None], folder: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         async for event in events:
             if event.folder == folder:
                 return
@@ -178,7 +179,7 @@ async def test_hints_of_all_watchers_reach_the_bell_of_their_folder(tmp_path: Pa
     bell_a, bell_b = board.subscribe(a), board.subscribe(b)
     polling = PollWatcher([b], interval_seconds=3600, clock=SystemClock())
     running = asyncio.create_task(board.run([LocalWatcher([a]), polling]))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await bell_a.wait()
         commit(a, 0)
         await bell_a.wait()

@@ -26,6 +26,7 @@ from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.base import StorageEvent
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Messages:
@@ -39,7 +40,7 @@ class Messages:
         """Send one, and wait until everybody concerned has looked."""
         is_seen = asyncio.Event()
         self._coming.put_nowait(is_seen)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await is_seen.wait()
 
     async def events(self) -> AsyncGenerator[StorageEvent, None]:
@@ -111,7 +112,7 @@ async def test_a_pipeline_that_is_gone_keeps_no_message_of_a_folder_it_shared(
     manager = PipelineManager(telemetry, patience_seconds=5, is_lasting=True)
 
     async def until(kind: type[events.Event], table: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (kind, table) not in [(type(e), getattr(e, "table", "")) for e in reported]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

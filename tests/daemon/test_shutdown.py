@@ -13,6 +13,7 @@ import pytest
 from tailerd.daemon import shutdown as module
 from tailerd.daemon.shutdown import Shutdown
 from tailerd.telemetry import Telemetry, events
+from tests.waiting import PATIENCE_SECONDS
 
 
 def shutdown_of(
@@ -35,19 +36,19 @@ async def test_the_second_request_ends_the_patience_of_the_first() -> None:
     shutdown = shutdown_of()
     assert not shutdown.is_begun
     shutdown.begin()
-    await asyncio.wait_for(shutdown.wait(), 5)
+    await asyncio.wait_for(shutdown.wait(), PATIENCE_SECONDS)
     assert shutdown.is_begun
     waiting = asyncio.create_task(shutdown.patience(600))
     await asyncio.sleep(0)
     assert not waiting.done()
     shutdown.begin()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
 async def test_patience_ends_by_itself() -> None:
     shutdown = shutdown_of()
     shutdown.begin()
-    await asyncio.wait_for(shutdown.patience(0.01), 5)
+    await asyncio.wait_for(shutdown.patience(0.01), PATIENCE_SECONDS)
 
 
 async def test_a_signal_begins_it_and_the_first_is_remembered() -> None:
@@ -55,9 +56,9 @@ async def test_a_signal_begins_it_and_the_first_is_remembered() -> None:
     shutdown = shutdown_of(reported)
     with shutdown.signals(None):
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(shutdown.wait(), 5)
+        await asyncio.wait_for(shutdown.wait(), PATIENCE_SECONDS)
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.wait_for(shutdown.patience(600), 5)
+        await asyncio.wait_for(shutdown.patience(600), PATIENCE_SECONDS)
     assert shutdown.interrupted_by is signal.SIGTERM
     reasons = [each.reason for each in reported if isinstance(each, events.ShutdownRequested)]
     assert reasons == ["SIGTERM", "SIGINT"]
@@ -68,7 +69,7 @@ async def test_a_hangup_is_passed_on_and_begins_nothing() -> None:
     shutdown = shutdown_of()
     with shutdown.signals(heard.set):
         os.kill(os.getpid(), signal.SIGHUP)
-        await asyncio.wait_for(heard.wait(), 5)
+        await asyncio.wait_for(heard.wait(), PATIENCE_SECONDS)
     assert not shutdown.is_begun
 
 
@@ -103,7 +104,7 @@ async def test_a_shutdown_that_ends_in_time_ends_no_process(
     shutdown = shutdown_of(timeout=0.2, stuck=stuck)
     with shutdown.signals(None):
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(shutdown.wait(), 5)
+        await asyncio.wait_for(shutdown.wait(), PATIENCE_SECONDS)
     assert not await asyncio.to_thread(stuck.wait, 0.5)
 
 
@@ -112,5 +113,5 @@ async def test_at_once_is_both_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     stuck = threading.Event()
     shutdown = shutdown_of(stuck=stuck)
     shutdown.begin_at_once()
-    await asyncio.wait_for(shutdown.patience(600), 5)
+    await asyncio.wait_for(shutdown.patience(600), PATIENCE_SECONDS)
     assert await asyncio.to_thread(stuck.wait, 5)

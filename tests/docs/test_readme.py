@@ -25,6 +25,7 @@ ELSEWHERE = {
     "tailerd run --config config/kafka.yaml --once": "tests/integration/kafka/test_readme.py",
     "tailerd verify orders --config config/kafka.yaml": "tests/integration/kafka/test_readme.py",
     "python -m pip install '.[test]'": "tests/docs/test_newcomer.py",
+    "python -m pip install -q '.[test]'": "tests/docs/test_newcomer.py",
     "python -m pytest": "this run",
     "bash .ci/run": "cannot run itself",
 }

@@ -26,6 +26,7 @@ from tailerd.errors import (
 from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import CDF, START_MS, TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -280,7 +281,7 @@ def test_a_program_that_leaves_a_follower_open_ends(table: TableBuilder) -> None
         [sys.executable, "-c", program, str(table.folder)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tables.builder import CDF, TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = sorted(
@@ -30,7 +31,7 @@ def run(name: str, *arguments: object) -> str:
         [sys.executable, HERE / f"{name}.py", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -20,10 +20,11 @@ from typing import Any
 import pytest
 
 from tests.formats.delivering import delivered
-from tests.integration.daemon.running import daemon, eventually, file_table, read_log, write_config
+from tests.integration.daemon.running import daemon, file_table, read_log, write_config
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
+from tests.waiting import eventually
 
 DEFAULT_KILLS = 5
 Row = dict[str, Any]
@@ -133,17 +134,17 @@ def _killed(
     for number in range(kills):
         (config.parent / "daemon.log").unlink(missing_ok=True)
         with table.changing(), daemon(config) as process:
-            eventually(lambda: "Daemon started" in read_log(config), 180)
+            eventually(lambda: "Daemon started" in read_log(config))
             # Some die before they deliver anything, some while they catch up or follow.
             if number % 2:
-                eventually(lambda: _have_both_delivered(config), 180)
+                eventually(lambda: _have_both_delivered(config))
             time.sleep(chance.random())
             process.send_signal(signal.SIGKILL)
             process.wait()
             delivering += _have_both_delivered(config)
     assert delivering >= kills // 3
     with daemon(config):
-        eventually(is_done, 180)
+        eventually(is_done)
     assert is_done()
 
 

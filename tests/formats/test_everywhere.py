@@ -17,12 +17,12 @@ from tests.formats.conftest import Table, WrittenMemory
 from tests.formats.delivering import changes, delivered, run_once
 from tests.integration.daemon.running import (
     daemon,
-    eventually,
     file_table,
     page,
     run_to_end,
     write_config,
 )
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("memory_is_installed")
 
@@ -110,15 +110,15 @@ def test_the_daemon_hears_of_a_commit_and_shows_the_table(table: Table, tmp_path
     out = tmp_path / "out"
     config = write_config(tmp_path, orders=file_table(table.location, out))
     with daemon(config) as process:
-        eventually(lambda: len(delivered(out)) == 1, 60)
+        eventually(lambda: len(delivered(out)) == 1)
         for number in (2, 3):
             time.sleep(0.3)
             began = time.monotonic()
             table.append([number])
-            eventually(lambda count=number: len(delivered(out)) == count, 20)  # type: ignore[misc]
+            eventually(lambda count=number: len(delivered(out)) == count)  # type: ignore[misc]
             assert time.monotonic() - began < 5
         if table_format(table.format).statistics is not None:
-            eventually(lambda: (shown_table(config)["size"] or {}).get("files") == 3, 20)
+            eventually(lambda: (shown_table(config)["size"] or {}).get("files") == 3)
             assert shown_table(config)["size"]["rows"] in (3, None)
         shown = shown_table(config)
         assert shown["format"] == table.format

@@ -14,6 +14,7 @@ from tailerd.watchers.base import Names
 from tailerd.watchers.inotify import InotifyWatcher
 from tailerd.watchers.local import FileWatcher, LocalWatcher
 from tests.formats.conftest import Table
+from tests.waiting import PATIENCE_SECONDS
 
 Make = Callable[[Sequence[str], Names], FileWatcher]
 WATCHERS: dict[str, Make] = {
@@ -28,7 +29,7 @@ async def test_a_commit_is_hinted_whatever_its_name(table: Table, make: Make) ->
     found = presumed_format(locate_table(str(table.location)))
     folder = found.folder(locate_table(str(table.location)))
     watcher = make([folder], {folder: found.names.version_of})
-    async with aclosing(watcher.events()) as events, asyncio.timeout(20):
+    async with aclosing(watcher.events()) as events, asyncio.timeout(PATIENCE_SECONDS):
         assert (await anext(events)).folder == folder, "it is watched now"
         coming = asyncio.ensure_future(anext(events))
         while not coming.done():

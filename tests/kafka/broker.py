@@ -29,7 +29,7 @@ from tests.kafka.ports import free_port
 from tests.kafka.process import ServerProcess
 
 FORMAT_SECONDS = 60
-START_SECONDS = 60
+START_SECONDS = 180
 LOOPBACK = "127.0.0.1"
 STOP_SECONDS = 30
 # `tailerd` may do everything, `limited` nothing that no ACL allows.

@@ -9,6 +9,8 @@ from typing import Literal, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from tests.waiting import PATIENCE_SECONDS
+
 Isolation = Literal["read_committed", "read_uncommitted"]
 _BATCH = 10_000
 
@@ -31,7 +33,7 @@ def read_topic(
     *,
     isolation: Isolation = "read_committed",
     start: Mapping[int, int] | None = None,
-    seconds: float = 60,
+    seconds: float = PATIENCE_SECONDS,
     options: Mapping[str, str] | None = None,
 ) -> list[Record]:
     """Return everything in a topic now, ordered by partition and offset.
@@ -67,7 +69,7 @@ def read_batches(
     *,
     isolation: Isolation = "read_committed",
     start: Mapping[int, int] | None = None,
-    seconds: float = 60,
+    seconds: float = PATIENCE_SECONDS,
     options: Mapping[str, str] | None = None,
 ) -> Iterator[list[Record]]:
     """Yield everything in a topic now, in batches; for topics too large for one list."""

@@ -25,6 +25,7 @@ from tests.archives import unpack
 from tests.kafka.jars import KafkaUnavailableError, java
 from tests.kafka.ports import free_port
 from tests.kafka.process import ServerProcess
+from tests.waiting import PATIENCE_SECONDS
 
 VERSION = "3.0.9"
 ARCHIVE = (
@@ -33,7 +34,6 @@ ARCHIVE = (
 )
 RUNNER = f"apicurio-registry-app-{VERSION}-runner.jar"
 FETCH_SECONDS = 300
-START_SECONDS = 90
 STOP_SECONDS = 15
 
 
@@ -116,7 +116,7 @@ class SchemaRegistry:
             *["-Dquarkus.http.access-log.enabled=false", "-jar", str(home / RUNNER)],
         ]
         self._process = ServerProcess(command, log=self._log, cwd=self._folder)
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             if not self._process.is_running:
                 break

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-ANSWER_SECONDS = 20
+ANSWER_SECONDS = 60
 _ATTEMPTS = 4
 _NOT_YET = {
     KafkaError.NOT_LEADER_FOR_PARTITION,

@@ -22,7 +22,6 @@ from tests.integration.daemon.running import (
     TAILERD,
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     run_to_end,
     write_config,
@@ -45,6 +44,7 @@ from tests.maintenance.written import (
     state_of,
 )
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 SMALL_BYTES = 64 * 1024
 OFTEN = Policies(checkpoint=CheckpointPolicy(every_commits=1, min_interval_seconds=0))
@@ -64,7 +64,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_leaves_nothing(tmp_pa
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert failed.returncode == 1
     assert failed.stderr.startswith("error[storage]: ")

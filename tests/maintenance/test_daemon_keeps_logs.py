@@ -22,7 +22,6 @@ from tests.integration.daemon.running import (
     address,
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     page,
     read_log,
@@ -31,6 +30,7 @@ from tests.integration.daemon.running import (
 )
 from tests.maintenance.test_cleanup import commits_of
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 NO_CHECKPOINT = deltalake.PostCommitHookProperties(create_checkpoint=False)
 

@@ -26,6 +26,7 @@ from tests.formats.delta.histories import (
 from tests.formats.delta.log_bodies import add, remove
 from tests.tables.builder import START_MS, TableBuilder
 from tests.tables.naive_log import NaiveState
+from tests.waiting import PATIENCE_SECONDS
 
 DAY = 86_400_000
 NOW = START_MS + 60 * DAY
@@ -159,7 +160,7 @@ def test_whichever_io_fails_readers_see_the_truth(
 
 
 async def bounded(job: Awaitable[None]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await job
 
 

@@ -30,6 +30,7 @@ from tests.maintenance.test_incremental import Held
 from tests.maintenance.test_replaced_checkpoints import files_first
 from tests.maintenance.written import checkpoint_of
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 FILES = 12
 GROUP = 4
@@ -176,7 +177,7 @@ async def test_whoever_is_cancelled_leaves_no_thread_and_no_open_file(
         await task
     del task
     may_end.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while checks_running() or not opened[0].source.closed:  # noqa: ASYNC110 - what ends is a thread
             await asyncio.sleep(0.01)
 

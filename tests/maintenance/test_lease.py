@@ -17,6 +17,7 @@ from tailerd.storage.lease import MAINTENANCE, Holder, Lease
 from tailerd.storage.local import LocalStore
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
+from tests.waiting import PATIENCE_SECONDS
 
 FAR = Holder(machine="elsewhere", pid=1, name="process 1 on elsewhere")
 OTHER = Holder(machine="elsewhere", pid=2, name="process 2 on elsewhere")
@@ -234,7 +235,7 @@ async def test_a_lease_that_is_beaten_no_more_is_lost_and_says_why(tmp_path: Pat
     async def work() -> None:
         async with mine.hold(on_lost=on_lost):
             store.fail_nth(1, ValueError("nobody thought of that"), kind="put")
-            await asyncio.wait_for(is_lost.wait(), 5)
+            await asyncio.wait_for(is_lost.wait(), PATIENCE_SECONDS)
 
     with pytest.raises(ValueError, match="nobody thought of that"):
         await work()

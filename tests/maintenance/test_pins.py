@@ -17,11 +17,12 @@ from tailerd.storage.local import LocalStore
 from tailerd.telemetry import events
 from tests.doubles.faulty_store import FaultyStore
 from tests.doubles.sim_clock import SimClock
-from tests.integration.daemon.running import daemon, eventually, run_to_end, write_config
+from tests.integration.daemon.running import daemon, run_to_end, write_config
 from tests.maintenance.test_cleanup import DAY, FIRST, commits_of, daily
 from tests.maintenance.test_daemon_keeps_logs import kept, lines_of
 from tests.maintenance.test_table_maintainer import Turns
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 
 def expired(folder: Path) -> TableBuilder:

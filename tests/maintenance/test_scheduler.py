@@ -31,7 +31,7 @@ from tailerd.maintenance.scheduler import MaintenanceScheduler
 from tailerd.storage.stores import Stores
 from tailerd.telemetry import Telemetry, events
 from tailerd.watchers.wakeups import WakeupRegistry
-from tests.integration.daemon.running import daemon, eventually, write_config
+from tests.integration.daemon.running import daemon, write_config
 from tests.maintenance.opened_tables import convert_policies
 from tests.maintenance.tables import living_table
 from tests.maintenance.test_cleanup import commits_of, daily
@@ -45,12 +45,12 @@ from tests.maintenance.test_daemon_keeps_logs import (
     status_of,
 )
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 OFTEN = Policies(
     checkpoint=CheckpointPolicy(every_commits=3, min_interval_seconds=0),
     checksum=ChecksumPolicy(is_enabled=True),
 )
-WAIT_SECONDS = 30
 
 
 class Kept:
@@ -89,7 +89,7 @@ class Kept:
         return [event for event in self.reported if isinstance(event, kind)]
 
     async def until(self, holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not holds():
                 self._is_told.clear()
                 await self._is_told.wait()
@@ -101,7 +101,7 @@ class Kept:
             yield task
         finally:
             self.scheduler.cancel()
-            async with asyncio.timeout(WAIT_SECONDS):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await task
 
 
@@ -145,7 +145,7 @@ async def test_it_ends_with_its_job_when_stopped_and_at_once_when_cancelled(
     async with keeper.running() as running:
         pid = await job_of(keeper, "checkpoint")
         end(keeper.scheduler)
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await running
     assert not is_there(pid)
     assert not keeper.of(events.MaintenanceFailed)
@@ -303,7 +303,7 @@ async def test_asked_to_end_before_it_began_it_ends(tmp_path: Path) -> None:
     async with keeper.running() as running:
         await asyncio.sleep(0)
         keeper.scheduler.stop()
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await running
     assert not keeper.of(events.LogMaintained)
 
@@ -314,7 +314,7 @@ async def test_once_errors_of_tables_come_back_and_the_others_are_done(tmp_path:
     refused.create()
     keeper = Kept(is_once=True)
     keeper.keep(refused=refused, orders=living_table(tmp_path / "orders"))
-    async with asyncio.timeout(WAIT_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await keeper.scheduler.run()
     [error] = keeper.scheduler.errors
     assert error.code == "unsupported_feature"
@@ -334,7 +334,7 @@ def test_the_process_goes_with_a_daemon_that_is_killed_and_the_next_one_goes_on(
         eventually(lambda: (table.folder / "_tailerd/maintenance").exists())
         process.kill()
         process.wait(10)
-        eventually(lambda: not is_there(child), 5)
+        eventually(lambda: not is_there(child))
     assert len(deltalake.DeltaTable(table.folder).file_uris()) == 60_000
     with daemon(config) as process:
         eventually(lambda: checkpoints(table.folder) == [table.version])

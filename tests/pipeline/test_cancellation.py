@@ -10,6 +10,7 @@ from tailerd.errors import SinkError
 from tests.doubles.fake_source import FakeTable
 from tests.pipeline.collecting_sink import CollectingSink
 from tests.pipeline.runs import Run
+from tests.waiting import PATIENCE_SECONDS
 
 
 async def test_a_delivery_that_fails_while_the_pipeline_is_cancelled_does_not_hide_that() -> None:
@@ -25,6 +26,6 @@ async def test_a_delivery_that_fails_while_the_pipeline_is_cancelled_does_not_hi
     run = Run(table=table, sink=CollectingSink(fails), is_once=False)
     running.append(asyncio.create_task(run.pipeline().run()))
     with pytest.raises(asyncio.CancelledError):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await running[0]
     assert running[0].cancelled()

@@ -16,13 +16,13 @@ from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import (
     address,
     daemon,
-    eventually,
     file_table,
     page,
     write_config,
 )
 from tests.pipeline.test_growth_tracker import Kept
 from tests.tables.builder import CDF, TableBuilder
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.attack
 

@@ -16,8 +16,8 @@ from tailerd.telemetry import events
 from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.pipeline.collecting_sink import CollectingSink
 from tests.pipeline.runs import Run
-from tests.pipeline.test_pipeline import eventually
 from tests.pipeline.test_policies import commit_rows, failing
+from tests.waiting import PATIENCE_SECONDS, comes
 
 
 def make_run(sink: CollectingSink, on_gap: OnGap, **options: object) -> Run:
@@ -56,7 +56,7 @@ async def test_what_was_delivered_behind_a_gap_and_not_covered_is_taken_back() -
     run = make_run(sink, OnGap.LATEST)
     run.source = source = VanishingSource(run.table, Version(2))
     task = asyncio.create_task(run.once())
-    await eventually(lambda: sink.ids == [0, 1, 3, 4])
+    await comes(lambda: sink.ids == [0, 1, 3, 4])
     source.is_time.set()
     assert (await task).error is None
     (gap,) = sink.gaps
@@ -74,7 +74,7 @@ async def test_what_lies_before_a_gap_is_delivered_before_anything_is_decided(
     run = make_run(sink, on_gap)
     run.source = source = VanishingSource(run.table, Version(2), where=where)
     task = asyncio.create_task(run.once())
-    await eventually(lambda: sink.in_flight == (2 if where == "latest_offset" else 3))
+    await comes(lambda: sink.in_flight == (2 if where == "latest_offset" else 3))
     await asyncio.sleep(0.02)
     source.is_time.set()
     await asyncio.sleep(0.02)
@@ -91,7 +91,7 @@ async def test_a_last_delivery_that_fails_is_tried_again() -> None:
     run = make_run(sink, OnGap.STOP)
     run.table = commit_rows(FakeTable(), (0,))
     task = asyncio.create_task(run.once())
-    await eventually(lambda: sink.in_flight == 1)
+    await comes(lambda: sink.in_flight == 1)
     await asyncio.sleep(0.02)
     sink.gate.set()
     assert (await task).error is None
@@ -108,11 +108,11 @@ async def test_a_gap_met_while_stopping_is_left_to_the_next_run_where_policy_cro
     run.source = source = VanishingSource(run.table, Version(2))
     pipeline = run.pipeline()
     task = asyncio.create_task(pipeline.run())
-    await eventually(lambda: sink.ids == [0, 1])
+    await comes(lambda: sink.ids == [0, 1])
     await asyncio.sleep(0.02)
     pipeline.stop()
     source.is_time.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await task
     assert (pipeline.error is not None) is is_failed
     assert len(run.reported(events.PipelineFailed)) == is_failed

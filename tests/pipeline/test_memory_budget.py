@@ -16,6 +16,7 @@ from tailerd.changefeed.offset import Offset, Version
 from tailerd.pipeline.change_stream import ChangeStream
 from tailerd.pipeline.memory_budget import SMALLEST_PIECE, MemoryBudget, Piece
 from tests.doubles.fake_source import FakeSource, FakeTable, never_fails
+from tests.waiting import PATIENCE_SECONDS
 
 MIB = 1024 * 1024
 
@@ -133,10 +134,10 @@ async def test_many_tables_with_slow_sinks_stay_within_the_budget_and_all_get_on
         await asyncio.sleep(0.005)
     assert 2 * MIB < budget.used_bytes <= budget.total_bytes
     _, fast = stream_of(wide_table(40), budget)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await list_rows(fast.batches()) == 40 * 8192
     gate.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await asyncio.gather(*tasks) == [40 * 8192] * 30
     assert budget.most_used_bytes <= budget.total_bytes
     assert budget.used_bytes == 0

@@ -19,6 +19,7 @@ from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.doubles.sim_clock import SimClock
 from tests.pipeline.collecting_sink import CollectingSink
 from tests.pipeline.runs import Run
+from tests.waiting import PATIENCE_SECONDS, comes
 
 
 def make_table(*commits: int) -> FakeTable:
@@ -40,12 +41,6 @@ def failing(where: str, *errors: TailerdError | Exception) -> Callable[[str], No
             raise left.pop(0)
 
     return fails
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not holds():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("max_files", [1, 2, 1000])
@@ -100,7 +95,7 @@ async def test_once_ends_at_the_head_of_its_beginning_although_commits_go_on() -
             run.table.commit([1000 + run.table.head])
 
     run.source = FakeSource(run.table, commits_more)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await run.once()
     assert sink.ids == [0, 1, 2, 3]
 
@@ -112,7 +107,7 @@ async def test_a_hint_wakes_a_waiting_pipeline_and_stop_ends_it() -> None:
     pipeline = run.pipeline()
     task = asyncio.create_task(pipeline.run())
     idle = (0, 0)
-    await eventually(
+    await comes(
         lambda: any(
             (e.versions, e.head_version) == idle
             for e in run.events
@@ -123,9 +118,9 @@ async def test_a_hint_wakes_a_waiting_pipeline_and_stop_ends_it() -> None:
     await asyncio.sleep(0.02)
     assert sink.ids == [0]
     run.wakeup.set()
-    await eventually(lambda: sink.ids == [0, 1])
+    await comes(lambda: sink.ids == [0, 1])
     pipeline.stop()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await task
     assert run.reported(events.PipelineStopped)
 
@@ -136,7 +131,7 @@ async def test_the_offset_is_saved_only_after_the_sink_acknowledged() -> None:
     sink.gate.clear()
     run.sink = sink
     task = asyncio.create_task(run.once())
-    await eventually(lambda: sink.in_flight == 1)
+    await comes(lambda: sink.in_flight == 1)
     await asyncio.sleep(0.02)
     saved = await run.offsets.load("orders")
     assert saved is not None
@@ -155,7 +150,7 @@ async def test_stop_lets_what_is_in_flight_finish() -> None:
     run.sink = sink
     pipeline = run.pipeline()
     task = asyncio.create_task(pipeline.run())
-    await eventually(lambda: sink.in_flight == 1)
+    await comes(lambda: sink.in_flight == 1)
     pipeline.stop()
     await asyncio.sleep(0.02)
     assert not task.done()
@@ -174,7 +169,7 @@ async def test_a_cancelled_delivery_is_delivered_again_and_leaves_no_open_read()
     run.sink = sink
     run.source = FakeSource(run.table)
     task = asyncio.create_task(run.pipeline().run())
-    await eventually(lambda: sink.in_flight == 1)
+    await comes(lambda: sink.in_flight == 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -254,7 +249,7 @@ async def test_the_lag_is_measured_while_a_sink_cannot_be_reached() -> None:
     run.sink = sink = UnreachableSink(run.table)
     pipeline = run.pipeline()
     task = asyncio.create_task(pipeline.run())
-    await eventually(lambda: len(sink.ids) == 5)
+    await comes(lambda: len(sink.ids) == 5)
     pipeline.stop()
     await task
     idle = [e.versions for e in run.events if isinstance(e, events.BacklogMeasured) and e.is_idle]
@@ -410,7 +405,7 @@ async def test_deliveries_run_side_by_side_up_to_what_the_sink_allows() -> None:
     sink.gate.clear()
     run.sink = sink
     task = asyncio.create_task(run.once())
-    await eventually(lambda: sink.in_flight == 3)
+    await comes(lambda: sink.in_flight == 3)
     await asyncio.sleep(0.02)
     sink.gate.set()
     await task
@@ -461,7 +456,7 @@ async def test_reading_ahead_is_bounded_while_the_sink_is_slow() -> None:
     sink.gate.clear()
     run.sink, run.source = sink, FakeSource(run.table)
     task = asyncio.create_task(run.once())
-    await eventually(lambda: sink.in_flight == 1)
+    await comes(lambda: sink.in_flight == 1)
     await asyncio.sleep(0.05)
     assert run.source.reads_begun <= (RUNS_AHEAD + 1) * RUN_FILES
     task.cancel()
@@ -487,13 +482,13 @@ async def test_commits_are_gathered_until_the_oldest_is_old_or_they_are_many() -
         await pause()
         assert sink.ids == []
         await run.clock.advance(2)
-        await eventually(lambda: sink.ids == [0, 10])
+        await comes(lambda: sink.ids == [0, 10])
         assert len(run.reported(events.DeliveryAcknowledged)) == 1
         # Four files are more than a delivery holds: three go at once, the last one waits.
         for number in range(20, 24):
             run.table.commit([number])
         run.wakeup.set()
-        await eventually(lambda: sink.ids == [0, 10, 20, 21, 22])
+        await comes(lambda: sink.ids == [0, 10, 20, 21, 22])
         await pause()
         assert sink.ids == [0, 10, 20, 21, 22]
     finally:

@@ -24,6 +24,7 @@ from tailerd.sinks.record_formats import TableRecords
 from tests.plugins import EXAMPLE, example_is_installed
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 TAILERD = [sys.executable, "-c", "from tailerd.cli import main; main()"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +52,7 @@ def run_once(folder: Path, engine: str, format_name: str) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     return sorted(out.read_text().splitlines())

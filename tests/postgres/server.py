@@ -16,9 +16,9 @@ import psycopg
 from psycopg import sql
 
 from tests.kafka.process import ServerProcess
+from tests.waiting import PATIENCE_SECONDS
 
 USER = "postgres"
-_START_SECONDS = 60
 _SETTINGS = {
     "listen_addresses": "",
     # No test stops the machine.
@@ -98,7 +98,7 @@ class PostgresServer:
         self._process = ServerProcess(
             [*self._as_user, *command, *options], log=log, cwd=self.folder
         )
-        until = time.monotonic() + _START_SECONDS
+        until = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 self.connect("postgres").close()

@@ -23,6 +23,7 @@ from tailerd.errors import SinkError, StorageError, TableError
 from tests.doubles.fake_source import FakeSource, FakeTable
 from tests.pipeline.collecting_sink import CollectingSink
 from tests.pipeline.runs import Run
+from tests.waiting import PATIENCE_SECONDS
 
 POINTS = [
     "latest_offset",
@@ -140,7 +141,7 @@ class PipelineMachine(RuleBasedStateMachine):
 
     async def run_once(self) -> None:
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 pipeline = await self.run_parts.once()
             if pipeline.error is None:
                 assert self.sink.ids == self.table.ids(), "it said that it was done"

@@ -25,12 +25,12 @@ from tailerd.storage.stores import Stores, StoreSettings
 from tests.kafka.certificates import Certificates
 from tests.kafka.ports import free_port
 from tests.kafka.process import ServerProcess
+from tests.waiting import PATIENCE_SECONDS
 
 ACCESS_KEY = "tailerd-test"
 SECRET_KEY = "tailerd-test-secret"
 _MOTO = Path(__file__).with_name("moto_server.py")
 _MOTO_PAGE_NAMES = 200
-_START_SECONDS = 60
 
 
 class S3ServerUnavailableError(Exception):
@@ -179,7 +179,7 @@ class S3Server:
         (self._folder / "data").mkdir(parents=True, exist_ok=True)
         log = self._folder / f"{self.name}.log"
         self._process = ServerProcess(self._command, log=log, cwd=self._folder)
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 socket.create_connection((self.host, self.port), timeout=1).close()

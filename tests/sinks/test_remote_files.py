@@ -20,9 +20,9 @@ from tailerd.sinks.base import RemoteDelivery, RowWriter
 from tailerd.sinks.file.config import FileSinkConfig
 from tailerd.sinks.file.sink import FileSink
 from tests.contracts.test_sink import batch, file_rows, inserts, offset
+from tests.waiting import PATIENCE_SECONDS
 
 FIRST, NEXT = 3, 5
-PATIENCE = 5.0
 
 
 def sink(folder: Path, **fields: object) -> FileSink:
@@ -161,7 +161,7 @@ async def test_a_process_that_nobody_waits_for_any_more_does_not_touch_the_repet
     def slow_rows() -> Iterator[ChangeBatch]:
         yield from batches[:2]
         has_begun.set()
-        may_end.wait(PATIENCE)
+        may_end.wait(PATIENCE_SECONDS)
         raise ValueError("the engine is gone")
 
     def write_on() -> None:
@@ -177,14 +177,14 @@ async def test_a_process_that_nobody_waits_for_any_more_does_not_touch_the_repet
         answer = await again.run(writer)
         # Only now does the first one get as far as the file that is finished here.
         slow.start()
-        assert has_begun.wait(PATIENCE)
+        assert has_begun.wait(PATIENCE_SECONDS)
         return answer
 
     slow = threading.Thread(target=write_on)
     await target.write_remotely(replace(again, run=run))
     published = file_rows(tmp_path)
     may_end.set()
-    slow.join(PATIENCE)
+    slow.join(PATIENCE_SECONDS)
     assert published == inserts(3, *range(150))
     assert file_rows(tmp_path) == inserts(3, *range(150))
     assert unpublished(tmp_path) == []

@@ -25,7 +25,6 @@ from tests.contracts.test_sink import batch, delivery, delivery_of, file_rows, i
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     read_log,
     run_to_end,
@@ -33,6 +32,7 @@ from tests.integration.daemon.running import (
 )
 from tests.remote_deliveries import remote_delivery, with_run, written_by
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.attack
 

@@ -19,6 +19,7 @@ from tailerd.spark.supervisor import QueryRun, SparkPipeline
 from tailerd.telemetry.events import PipelineFailed, SchemaAdopted
 from tests.spark.engine_double import EngineDouble, QueryDouble
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def _run(engine: EngineDouble, start: Callable[[], StreamingQuery]) -> QueryRun:
 
 
 async def _until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not is_true():  # noqa: ASYNC110 - threads change it
             await asyncio.sleep(0.01)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tailerd.spark.task_reports import ReportServer, TaskLink, TaskReporter
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.attack
 
@@ -43,7 +44,7 @@ async def test_a_task_starts_what_it_may_and_its_end_is_seen_however_it_ends() -
         reporter.close()
 
     await asyncio.to_thread(task)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while ("end", 2) not in receiver.reported:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.001)
     assert receiver.reported == [

@@ -37,10 +37,10 @@ from tailerd.spark.task_reports import ReportAddress, ReportServer
 from tailerd.spark.task_runner import SparkTaskRunner
 from tailerd.storage.stores import StoreSettings
 from tests.kafka.ports import free_port
+from tests.waiting import PATIENCE_SECONDS, comes
 
 _T = TypeVar("_T")
 _MIB = 1024 * 1024
-PATIENCE = 5.0
 Task = Callable[[Iterable[tuple[int, bytes]]], Iterator[bytes]]
 
 
@@ -92,7 +92,7 @@ class Held:
     def __call__(self, batches: Iterator[ChangeBatch]) -> str:
         assert list(batches) == []
         HELD[self.name].begun.set()
-        HELD[self.name].released.wait(PATIENCE)
+        HELD[self.name].released.wait(PATIENCE_SECONDS)
         if HELD[self.name].is_killed:
             raise KilledError
         return self.name
@@ -186,7 +186,7 @@ class JobsDouble:
 
     def parallelize(self, items: list[tuple[int, bytes]], tasks: int) -> GivenDouble:
         self.jobs.append((len(items), tasks))
-        assert self.gate.wait(PATIENCE)
+        assert self.gate.wait(PATIENCE_SECONDS)
         if self.failure is not None:
             raise self.failure
         return GivenDouble(self, items, tasks)
@@ -260,12 +260,6 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> JobsDouble:
     return JobsDouble()
 
 
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.001)
-
-
 Running = asyncio.Task[RemoteAnswer]
 
 
@@ -273,7 +267,7 @@ async def begun(runner: SparkTaskRunner, jobs: JobsDouble) -> Running:
     """Occupy the runner with a job that waits for the gate."""
     jobs.gate.clear()
     first = asyncio.create_task(runner.run(work("first")))
-    await eventually(lambda: len(jobs.jobs) == 1)
+    await comes(lambda: len(jobs.jobs) == 1)
     return first
 
 
@@ -307,7 +301,7 @@ async def test_several_jobs_run_at_once_so_that_nobody_waits_for_one_that_is_slo
     runner = SparkTaskRunner(jobs.engine, StoreSettings)
     first = await begun(runner, jobs)
     others = await sent(runner, work("a"), work("b"), work("c"), work("d"))
-    await eventually(lambda: len(jobs.jobs) == 3)
+    await comes(lambda: len(jobs.jobs) == 3)
     jobs.gate.set()
     assert written(await asyncio.gather(first, *others)) == ["first", "a", "b", "c", "d"]
     assert jobs.jobs == [(1, 1), (1, 1), (1, 1), (2, 2)]
@@ -332,7 +326,7 @@ async def test_small_work_finds_a_job_beside_large_ones(
     runner = SparkTaskRunner(jobs.engine, StoreSettings)
     works = [large("a"), large("b"), large("c"), work("d"), large("e"), work("f")]
     waiting = await sent(runner, *works)
-    await eventually(lambda: len(jobs.jobs) == 4)
+    await comes(lambda: len(jobs.jobs) == 4)
     # Two large ones, and each small one when it came: the other large ones wait.
     assert [items for items, _ in jobs.jobs] == [1, 1, 1, 1]
     jobs.gate.set()
@@ -417,7 +411,7 @@ async def test_what_is_cancelled_while_it_waits_never_runs(jobs: JobsDouble) -> 
     first = await begun(runner, jobs)
     kept, dropped = await sent(runner, work("kept"), work("dropped", ValueError("it ran")))
     dropped.cancel()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.wait({dropped})
     assert dropped.cancelled()
     assert not first.done()
@@ -435,9 +429,9 @@ async def test_a_cancelled_delivery_ends_its_task_and_waits_for_the_end(
     jobs.dies = False
     runner = SparkTaskRunner(jobs.engine, StoreSettings)
     running, *others = await sent(runner, held("a"), *([] if is_alone else [work("b"), work("c")]))
-    await asyncio.to_thread(HELD["a"].begun.wait, PATIENCE)
+    await asyncio.to_thread(HELD["a"].begun.wait, PATIENCE_SECONDS)
     running.cancel()
-    await eventually(lambda: jobs.killed == ["a"])
+    await comes(lambda: jobs.killed == ["a"])
     await asyncio.sleep(0.05)
     assert not running.done()
     HELD["a"].released.set()
@@ -490,9 +484,9 @@ async def test_slow_deliveries_leave_the_last_core_to_tables_that_wait(
     names = [f"s{n}" for n in range(4)]
     slow = dict(zip(names, await sent(runner, *map(held, names)), strict=True))
     begun = min(cores, len(names))
-    await eventually(lambda: sum(HELD[name].begun.is_set() for name in names) == begun)
+    await comes(lambda: sum(HELD[name].begun.is_set() for name in names) == begun)
     for number in range(5):
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert (await runner.run(work(f"f{number}"))).written == f"f{number}"
     interrupted = [name for name in names if slow[name].done()]
     assert bool(interrupted) == (cores <= len(names))
@@ -522,7 +516,7 @@ async def test_tables_that_were_slow_share_no_job_and_leave_a_core(
     # All at once, with tables that were quick.
     again = await sent(runner, *map(held, names), work("a"), work("b"))
     assert written(await asyncio.gather(*again[3:])) == ["a", "b"]
-    await eventually(lambda: sum(HELD[name].begun.is_set() for name in names) == 2)
+    await comes(lambda: sum(HELD[name].begun.is_set() for name in names) == 2)
     await asyncio.sleep(0.1)
     assert sum(HELD[name].begun.is_set() for name in names) == 2
     assert [items for items, _ in jobs.jobs] == [1, 1, 1, 1]
@@ -556,7 +550,7 @@ async def test_tables_of_brokers_that_hang_are_not_tried_one_after_the_other(
     runner = SparkTaskRunner(jobs.engine, StoreSettings)
     names = [f"s{n}" for n in range(6)]
     slow = await sent(runner, *(held(name, "brokers") for name in names))
-    await eventually(lambda: sum(HELD[name].begun.is_set() for name in names) == 2)
+    await comes(lambda: sum(HELD[name].begun.is_set() for name in names) == 2)
     assert (await runner.run(work("f"))).written == "f"
     assert sum(HELD[name].begun.is_set() for name in names) == 2
     for name in names:
@@ -600,7 +594,7 @@ async def test_one_that_does_not_end_is_left_after_a_while(
     runner = SparkTaskRunner(jobs.engine, StoreSettings)
     first = await begun(runner, jobs)
     first.cancel()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.wait({first})
     assert first.cancelled()
     # What it does in the end disturbs nobody.
@@ -615,7 +609,7 @@ async def test_a_task_that_spark_tries_again_writes_nothing(
     runner = SparkTaskRunner(jobs.engine, StoreSettings)
     runner._has_reports = has_reports
     running = asyncio.create_task(runner.run(held("a")))
-    await asyncio.to_thread(HELD["a"].begun.wait, PATIENCE)
+    await asyncio.to_thread(HELD["a"].begun.wait, PATIENCE_SECONDS)
     HELD["a"].is_killed = True
     HELD["a"].released.set()
     with pytest.raises(BatchRetryError, match="A Spark task failed") as raised:

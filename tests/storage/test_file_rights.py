@@ -32,12 +32,12 @@ from tests.contracts.test_sink import batch, delivery, offset
 from tests.integration.daemon.running import (
     address,
     daemon,
-    eventually,
     file_table,
     write_config,
 )
 from tests.sinks.test_file_sink import sink
 from tests.state.test_snapshot_manifest import ListedFiles
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.attack
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tailerd.storage.io_thread import io_thread
+from tests.waiting import PATIENCE_SECONDS
 
 
 async def _double(number: int) -> int:
@@ -39,7 +40,7 @@ async def test_work_is_cancelled_with_who_asked_for_it() -> None:
     requested.cancel()
     with pytest.raises(asyncio.CancelledError):
         await requested
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await ended.wait()
 
 
@@ -61,6 +62,10 @@ assert time.monotonic() - began < 1.9
 assert first.call(one()) == 1
 """
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
     )
     assert ran.returncode == 0, ran.stderr

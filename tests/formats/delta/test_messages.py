@@ -14,6 +14,7 @@ import pytest
 from tailerd.cli import run
 from tests.reading.test_memory_bounds import with_vector
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.attack
 
@@ -36,7 +37,7 @@ def command(
         text=True,
         errors="surrogateescape",
         check=False,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         env={**os.environ, **(environment or {})},
     )
 

@@ -29,6 +29,7 @@ from tailerd.formats.iceberg.payload import Vector
 from tailerd.storage.table_location import locate_table
 from tests.tables.builder import TableBuilder
 from tests.tables.iceberg_writer import NAME, IcebergWriter
+from tests.waiting import PATIENCE_SECONDS
 
 ALL = ReadLimit(max_files=10**9, max_bytes=10**15)
 
@@ -213,7 +214,7 @@ def run_with_catalog(uri: str, table: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | catalog,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

@@ -12,12 +12,13 @@ from tailerd.storage.table_location import locate_table
 from tests.formats.delivering import changes, delivered
 from tests.formats.kartothek.observing import Follower, deleted, inserted
 from tests.formats.kartothek.test_daemon import rows
-from tests.integration.daemon.running import daemon, eventually, run_to_end
+from tests.integration.daemon.running import daemon, run_to_end
 from tests.integration.s3.configured import write_tables_config
 from tests.integration.s3.conftest import bucket, proxy  # noqa: F401 - fixtures
 from tests.s3.proxy import FaultProxy
 from tests.s3.servers import S3Server
 from tests.tables.dataset_writer import DatasetWriter
+from tests.waiting import eventually
 
 
 class Mirror:

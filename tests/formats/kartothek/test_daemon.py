@@ -12,12 +12,12 @@ from tests.integration.daemon.running import (
     address,
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     run_to_end,
     write_config,
 )
 from tests.tables.dataset_writer import DatasetWriter, Rows
+from tests.waiting import eventually
 
 
 def rows(*ids: int) -> Rows:

@@ -14,12 +14,13 @@ from tests.formats.delivering import changes as counted
 from tests.formats.delivering import delivered
 from tests.formats.lance.following import EVERYTHING, batches, changes, opened, rest
 from tests.formats.lance.test_gaps import ids, rows
-from tests.integration.daemon.running import daemon, eventually, run_to_end
+from tests.integration.daemon.running import daemon, run_to_end
 from tests.integration.s3.configured import write_tables_config
 from tests.integration.s3.conftest import bucket, proxy  # noqa: F401 - fixtures
 from tests.s3.proxy import FaultProxy
 from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.tables.lance_writer import LanceWriter
+from tests.waiting import eventually
 
 
 def written(server: S3Server, location: str) -> LanceWriter:

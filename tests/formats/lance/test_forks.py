@@ -12,6 +12,7 @@ import pytest
 from tests.formats.conftest import ROOT
 from tests.formats.lance.test_gaps import rows, written
 from tests.integration.daemon.running import file_table, write_config
+from tests.waiting import PATIENCE_SECONDS
 
 PROGRAM = """
     import os, sys
@@ -28,7 +29,7 @@ PROGRAM = """
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, cwd=ROOT
     )
 
 
@@ -74,7 +75,7 @@ def test_the_hook_of_these_tests_notices_a_fork(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 99, done.stderr
 

@@ -17,11 +17,11 @@ from tests.formats.delivering import changes, delivered
 from tests.formats.tiledb import arrays
 from tests.integration.daemon.running import (
     daemon,
-    eventually,
     file_table,
     run_to_end,
     write_config,
 )
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ FIRST = Counter([("insert", 1, 1000), ("insert", 2, 1000)])
 def test_the_daemon_hears_of_commits_and_delivers_late_ones(location: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path, orders=file_table(location, tmp_path / "out"))
     with daemon(config) as process:
-        eventually(lambda: len(delivered(tmp_path / "out")) == 2, 60)
+        eventually(lambda: len(delivered(tmp_path / "out")) == 2)
         arrays.write_named(location, 3000, [3])
-        eventually(lambda: len(delivered(tmp_path / "out")) == 3, 60)
+        eventually(lambda: len(delivered(tmp_path / "out")) == 3)
         arrays.write_named(location, 2000, [4])
-        eventually(lambda: len(delivered(tmp_path / "out")) == 4, 60)
+        eventually(lambda: len(delivered(tmp_path / "out")) == 4)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     found = delivered(tmp_path / "out")
@@ -82,7 +82,7 @@ def test_no_process_that_used_the_library_forks(
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         cwd=ROOT,
         env={**os.environ},
     )

@@ -18,10 +18,11 @@ import yaml
 from tests.clouds.servers import FakeGcs
 from tests.conftest import ROOT
 from tests.integration.buckets.bucket_table import BucketTable, write_config
-from tests.integration.daemon.running import daemon, eventually, run_to_end
+from tests.integration.daemon.running import daemon, run_to_end
 from tests.kafka.ports import free_port
 from tests.s3.servers import S3Server
 from tests.sinks.bucket.readers import manifest_rows
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_the_shipped_example_delivers_the_emulators_table(
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -16,7 +16,8 @@ from tailerd.errors import AccessDeniedError, BucketMissingError, StorageError
 from tests.clouds.buckets import CLOUDS
 from tests.clouds.servers import Azurite, CloudServer
 from tests.integration.buckets.bucket_table import BucketTable, write_config
-from tests.integration.daemon.running import daemon, delivered_ids, eventually, run_to_end
+from tests.integration.daemon.running import daemon, delivered_ids, run_to_end
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.full
 

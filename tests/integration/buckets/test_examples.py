@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.integration.daemon.running import daemon, eventually, read_log
+from tests.integration.daemon.running import daemon, read_log
 from tests.kafka.ports import free_port
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.full
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.clouds.servers import FakeGcs
 from tests.integration.buckets.bucket_table import BucketTable, write_config
-from tests.integration.daemon.running import daemon, delivered_ids, eventually, run_to_end
+from tests.integration.daemon.running import daemon, delivered_ids, run_to_end
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")

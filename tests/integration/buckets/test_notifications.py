@@ -12,7 +12,8 @@ import pytest
 from tests.clouds.queues import PubSub, StorageQueue, Subscription, TestQueue
 from tests.clouds.servers import AZURE_ACCOUNT, AZURE_KEY, Azurite, CloudServer, FakeGcs
 from tests.integration.buckets.bucket_table import BucketTable, write_config
-from tests.integration.daemon.running import daemon, delivered_ids, eventually
+from tests.integration.daemon.running import daemon, delivered_ids
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.full
 

@@ -27,12 +27,12 @@ from tests.integration.buckets.bucket_table import BucketTable, write_config
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
-    eventually,
     page,
     read_log,
     run_to_end,
 )
 from tests.s3.proxy import Fault, FaultProxy
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 FAULTS = [Fault.REFUSE, Fault.RESET, Fault.LOSE_ANSWER, Fault.SLOW_DOWN, Fault.DENY]
 
@@ -253,7 +253,7 @@ async def test_an_idle_daemon_that_was_replaced_notices_at_its_next_beat_and_end
         Daemon(load_config(write_config(tmp_path, table)), handlers=[reported.append]).run()
     )
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             out = tmp_path / "out"
             await asyncio.to_thread(eventually, lambda: delivered_ids(out) == table.ids)
             # Above every token of this daemon: those of a new state begin at the time.

@@ -7,9 +7,8 @@ import os
 import re
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import yaml
 
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 TAILERD = [sys.executable, "-c", "from tailerd.cli import main; main()"]
 
@@ -54,7 +54,11 @@ def file_table(table: Path, out: Path, **options: object) -> dict[str, object]:
 
 def run_to_end(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*TAILERD, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+        [*TAILERD, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
     )
 
 
@@ -86,7 +90,7 @@ def address(config: Path) -> str:
 
 
 def page(config: Path, path: str) -> str:
-    with urllib.request.urlopen(address(config) + path, timeout=5) as answer:
+    with urllib.request.urlopen(address(config) + path, timeout=PATIENCE_SECONDS) as answer:
         return str(answer.read().decode())
 
 
@@ -99,13 +103,3 @@ def delivered_ids(out: Path) -> list[int]:
             # Taken back by a restart between the look and the read.
             return delivered_ids(out)
     return ids
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 90) -> None:
-    """Ask until it holds, at first often: what is asked has other work for the processor too."""
-    deadline = time.monotonic() + seconds
-    pause = 0.02
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(pause)
-        pause = min(pause * 1.2, 0.2)

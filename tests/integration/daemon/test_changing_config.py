@@ -16,7 +16,6 @@ from tests.integration.daemon.running import (
     address,
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     page,
     read_log,
@@ -24,6 +23,7 @@ from tests.integration.daemon.running import (
     write_config,
 )
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 
 def make_table(folder: Path, *ids: int) -> TableBuilder:

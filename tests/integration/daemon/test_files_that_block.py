@@ -29,7 +29,6 @@ from tailerd.storage.local import LocalStore
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     page,
     read_log,
@@ -38,6 +37,7 @@ from tests.integration.daemon.running import (
 )
 from tests.tables.builder import TableBuilder
 from tests.tables.opened import open_delta
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.attack
 

@@ -12,7 +12,6 @@ from tailerd.cli import run
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     make_table,
     page,
@@ -20,6 +19,7 @@ from tests.integration.daemon.running import (
     write_config,
 )
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 
 def clean_up(builder: TableBuilder, until: int) -> None:

@@ -14,7 +14,6 @@ import pytest
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     make_table,
     page,
@@ -22,6 +21,7 @@ from tests.integration.daemon.running import (
     run_to_end,
     write_config,
 )
+from tests.waiting import eventually
 
 
 def status(config: Path) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from tests.integration.daemon.running import (
     address,
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     page,
     read_log,
@@ -24,6 +23,7 @@ from tests.integration.daemon.running import (
     write_config,
 )
 from tests.integration.daemon.test_run import append, make_table
+from tests.waiting import eventually
 
 TOKEN = "a-long-random-text"
 
@@ -61,7 +61,7 @@ def test_a_paused_pipeline_rests_over_a_restart_and_goes_on_where_it_was(tmp_pat
         assert process.wait(10) == 0
     with daemon(config) as process:
         log_before = read_log(config)
-        eventually(lambda: read_log(config).count("Daemon started") == 2, 10)
+        eventually(lambda: read_log(config).count("Daemon started") == 2)
         append(other, 4)
         eventually(lambda: len(delivered_ids(other_out)) == 50)
         assert status(config, "orders")["state"] == "paused"
@@ -95,7 +95,7 @@ def test_a_pipeline_that_does_not_run_shows_its_lag(tmp_path: Path, engine: str)
         return (shown["state"], *(shown[name] for name in names)) == (state, *figures)
 
     with daemon(config) as process:
-        eventually(lambda: shows("running", None, 3, 0), 60)
+        eventually(lambda: shows("running", None, 3, 0))
         assert tailerd(config, "pause", "orders").returncode == 0
         append(builder, 3)
         append(builder, 4)
@@ -103,7 +103,7 @@ def test_a_pipeline_that_does_not_run_shows_its_lag(tmp_path: Path, engine: str)
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
     with daemon(config):
-        eventually(lambda: read_log(config).count("Daemon started") == 2, 60)
+        eventually(lambda: read_log(config).count("Daemon started") == 2)
         eventually(lambda: shows("paused", None, 5, 2))
         append(builder, 5)
         eventually(lambda: shows("paused", None, 6, 3))
@@ -113,7 +113,7 @@ def test_a_pipeline_that_does_not_run_shows_its_lag(tmp_path: Path, engine: str)
         for path in (tmp_path / "t").glob("*.parquet"):
             path.unlink()
         tailerd(config, "resume", "orders")
-        eventually(lambda: shows("failed", None, 6, 3), 60)
+        eventually(lambda: shows("failed", None, 6, 3))
         append(builder, 6)
         eventually(lambda: shows("failed", None, 7, 4))
         assert status(config, "orders")["retention_headroom_seconds"] == 0

@@ -28,13 +28,13 @@ from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     read_log,
     write_config,
 )
 from tests.tables.builder import TableBuilder
 from tests.tables.opened import open_delta
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.attack
 

@@ -20,7 +20,6 @@ from tests.integration.daemon.running import (
     address,
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     page,
     read_log,
@@ -29,6 +28,7 @@ from tests.integration.daemon.running import (
 )
 from tests.kafka.ports import free_port
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 
 def make_table(folder: Path, commits: int = 3, rows: int = 10) -> TableBuilder:
@@ -312,6 +312,10 @@ def test_an_arrow_daemon_loads_no_pyspark(tmp_path: Path) -> None:
         f" print(run(['run', '--config', {str(config)!r}, '--once']), 'pyspark' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stdout == "0 False\n", done.stderr

@@ -16,7 +16,6 @@ import pytest
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     page,
     read_log,
@@ -24,6 +23,7 @@ from tests.integration.daemon.running import (
     write_config,
 )
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 ROWS = 10
 DEFAULT_SEEDS = 3
@@ -170,4 +170,4 @@ def wait_for_the_command(process: subprocess.Popen[str]) -> None:
         lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines())
         return bool(int(lines["SigCgt"], 16) & hangup)
 
-    eventually(is_caught, 10)
+    eventually(is_caught)

@@ -12,12 +12,12 @@ from tests.integration.daemon.running import (
     address,
     daemon,
     delivered_ids,
-    eventually,
     page,
     run_to_end,
     write_config,
 )
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 FIELDS = [("id", "long"), ("name", "string"), ("region", "string")]
 ROWS = [

@@ -10,12 +10,12 @@ import pytest
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     run_to_end,
     write_config,
 )
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 FILES = 150
 

@@ -14,6 +14,7 @@ from tailerd.cli import run
 from tests.contracts.test_sink import file_rows
 from tests.integration.daemon.running import TAILERD, delivered_ids, file_table, write_config
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 Captured = pytest.CaptureFixture[str]
 
@@ -196,7 +197,7 @@ def test_in_a_terminal_the_reset_asks(
         [*TAILERD, *arguments], stdin=inside, stderr=inside, stdout=subprocess.PIPE, text=True
     )
     os.write(terminal, f"{answer}\n".encode())
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=PATIENCE_SECONDS)
     shown = os.read(terminal, 10_000).decode()
     os.close(terminal)
     os.close(inside)

@@ -18,14 +18,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.daemon.running import daemon, eventually, file_table, read_log, write_config
+from tests.integration.daemon.running import daemon, file_table, read_log, write_config
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 DEFAULT_KILLS = 10
 SNAPSHOT_FILES = 60
 COMMITS_BETWEEN_CHECKPOINTS = 200
 PACE_SECONDS = 0.01
-CATCH_UP_SECONDS = 300
 MEAN_LIFE_SECONDS = 0.12
 """After the start; the start itself takes longer."""
 
@@ -175,7 +175,7 @@ def test_killed_again_and_again_under_load_it_loses_and_doubles_nothing(
     with daemon(config) as process:
         # What piled up while it was dead most of the time.
         end = (table.builder.version + 1, 1, 0)
-        eventually(lambda: saved_order(state) == end, seconds=CATCH_UP_SECONDS)
+        eventually(lambda: saved_order(state) == end)
         process.terminate()
         assert process.wait(30) == 0
     assert check_what_a_kill_left(table, out, state) == 0

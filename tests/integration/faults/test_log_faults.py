@@ -25,6 +25,7 @@ from tests.formats.delta.histories import (
     write_history,
 )
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 ERRORS: list[type[StorageError]] = [StorageError, FileMissingError]
 errors = pytest.mark.parametrize("error", ERRORS, ids=lambda kind: kind.code)
@@ -50,7 +51,7 @@ async def fail_everywhere(
         store.fail_nth(n, error("The storage failed because the test told it to."))
         reader = LogReader(store, str(table.folder), torn_wait_seconds=0)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await delivery_loop(reader, table)
         except TailerdError:
             badly += 1

@@ -18,12 +18,12 @@ from tests.http.receiver import ACCEPT, HANG, Receiver, Request, running_receive
 from tests.integration.daemon.running import (
     address,
     daemon,
-    eventually,
     make_table,
     page,
     run_to_end,
     write_config,
 )
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_the_example_delivers_to_the_endpoint_of_the_tests(tmp_path: Path) -> No
             env={**os.environ, "TAILERD__TABLES__ORDERS__SINK__URL": url, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         assert done.returncode == 0, done.stderr

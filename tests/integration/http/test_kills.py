@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.http.receiver import ACCEPT, Receiver, Request, running_receiver
-from tests.integration.daemon.running import daemon, eventually, write_config
+from tests.integration.daemon.running import daemon, write_config
 from tests.integration.faults.test_kills import BusyTable
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 KILLS = 4
 BAD = 17

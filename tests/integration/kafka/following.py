@@ -18,18 +18,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from tests.integration.daemon.running import daemon, eventually, page, write_config
+from tests.integration.daemon.running import daemon, page, write_config
 from tests.kafka.reader import Record, read_topic
 from tests.kafka.topics import Topics
 from tests.tables.builder import TableBuilder
 from tests.tables.naive_log import Action
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 Guarantee = Literal["exactly-once", "at-least-once"]
 GUARANTEES: tuple[Guarantee, ...] = get_args(Guarantee)
 # One change: id of the row, kind, version. A writer never repeats one.
 Change = tuple[int, str, int]
 NAME = "orders"
-_SHOWN_SECONDS = 10
 
 
 class Table:
@@ -219,7 +219,7 @@ class Follower:
         [found] = [each for each in tables if each["table"] == NAME]
         return dict(found)
 
-    def waits_for_error(self, text: str, *, state: str, seconds: float = 60) -> str:
+    def waits_for_error(self, text: str, *, state: str, seconds: float = PATIENCE_SECONDS) -> str:
         """Wait until the pipeline is in a state with that error; return all of the error."""
 
         def is_told() -> bool:
@@ -233,7 +233,7 @@ class Follower:
             raise AssertionError(f"not {state} with {text!r}: {self.status()}") from error
         return str(self.status()["last_error"]["message"])
 
-    def catches_up(self, seconds: float = 60) -> None:
+    def catches_up(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until the daemon has delivered all there is, by its own word."""
         head = self.table.version
 
@@ -274,7 +274,7 @@ class Follower:
         """Check the law over the whole topic."""
         expected = self.table.changes if expected is None else expected
         # The brokers decide on a transaction first and show its rows a moment later.
-        deadline = time.monotonic() + _SHOWN_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not expected <= self.delivered() and time.monotonic() < deadline:
             time.sleep(0.1)
         records = self.records()
@@ -351,7 +351,7 @@ class Followers:
         with ExitStack() as stack:
             yield [stack.enter_context(each.running()) for each in self.each]
 
-    def deliver(self, changes: int, seconds: float = 60) -> None:
+    def deliver(self, changes: int, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until each of them has delivered so many changes more."""
         wanted = [len(each.delivered()) + changes for each in self.each]
         for each, least in zip(self.each, wanted, strict=True):

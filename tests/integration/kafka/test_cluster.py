@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.daemon.running import eventually
 from tests.integration.kafka.following import Followers, Table, Writer
 from tests.kafka.cluster import Cluster
 from tests.kafka.topics import Topics
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 # The same for each topic, so that one broker leads them all.
@@ -51,7 +51,7 @@ def test_leaders_that_are_killed_one_after_the_other(
                 followers.deliver(300, 25)
                 assert leader_of(cluster_topics, followers) != leader
                 kafka_cluster.brokers[leader].start()
-                eventually(lambda: in_sync(cluster_topics, followers) == {3}, 60)
+                eventually(lambda: in_sync(cluster_topics, followers) == {3})
         followers.catch_up()
     followers.obey_the_law()
 

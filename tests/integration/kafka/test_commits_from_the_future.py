@@ -16,11 +16,12 @@ from tailerd.cli import run
 from tailerd.sinks.kafka import topics as topics_module
 from tailerd.sinks.kafka.acknowledgements import Acknowledgements
 from tailerd.sinks.kafka.topics import TopicFacts, _with_settings
-from tests.integration.daemon.running import daemon, eventually, read_log, write_config
+from tests.integration.daemon.running import daemon, read_log, write_config
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.attack
 
@@ -163,7 +164,7 @@ def test_a_running_daemon_goes_on_by_itself_once_the_topic_takes_it(
         settings = {"message.timestamp.after.max.ms": str(24 * HOUR_MS)}
         admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=settings)])
         admin.close()
-        eventually(lambda: ids(kafka_broker, topic) == [1, 2, 3, 4, 5], seconds=60)
+        eventually(lambda: ids(kafka_broker, topic) == [1, 2, 3, 4, 5])
 
 
 @pytest.mark.kafka

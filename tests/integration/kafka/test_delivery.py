@@ -27,6 +27,7 @@ from tailerd.telemetry import Telemetry, events
 from tests.kafka.broker import Broker
 from tests.kafka.reader import Record, read_topic
 from tests.kafka.topics import Topics
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.kafka
 
@@ -419,7 +420,7 @@ async def test_no_more_than_the_limit_is_in_flight_while_the_broker_does_not_ans
         with paused(target.broker):
             writing = asyncio.create_task(sink.write(commit(1, *batches)))
             in_flight = session._delivery
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while in_flight is None or not in_flight.in_flight_bytes:
                     assert not writing.done() or await writing
                     await asyncio.sleep(0.05)
@@ -444,7 +445,7 @@ async def test_a_write_that_is_cancelled_while_the_broker_hangs_ends_soon(
             writing = asyncio.create_task(sink.write(commit(1, make_ids(1, 2))))
             await asyncio.sleep(0.3)
             writing.cancel()
-            async with asyncio.timeout(25):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await asyncio.wait({writing})
             assert writing.cancelled()
         with pytest.raises(SinkError, match="was lost"):

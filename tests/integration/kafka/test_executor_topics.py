@@ -28,10 +28,10 @@ from tailerd.sinks.kafka.topics import TopicFacts
 from tailerd.sinks.kafka.topics import Topics as KnownTopics
 from tailerd.sinks.resources import pipeline_identity
 from tests.contracts.test_sink import delivery, offset
-from tests.integration.daemon.running import eventually
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.attack]
 

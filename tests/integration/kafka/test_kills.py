@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.daemon.running import eventually
 from tests.integration.kafka.following import (
     GUARANTEES,
     Follower,
@@ -25,6 +24,7 @@ from tests.integration.kafka.following import (
 )
 from tests.kafka.broker import Broker
 from tests.kafka.topics import Topics
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 DEFAULT_KILLS = 6
@@ -80,7 +80,7 @@ def test_kill_9_inside_a_large_rewritten_commit_repeats_it_whole(
     for _ in range(LARGE_KILLS):
         table.rewrite(LARGE_ROWS // 2)
         with follower.running() as process:
-            eventually(lambda: has_begun(follower), 60)
+            eventually(lambda: has_begun(follower))
             time.sleep(chance.random() * 0.5)
             process.send_signal(signal.SIGKILL)
             process.wait()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.daemon.running import eventually
 from tests.integration.kafka.following import Followers, Table, Writer
 from tests.kafka.broker import Broker
 from tests.kafka.topics import Topics
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 # What is wrong is told after seconds, not after a minute.
@@ -119,7 +119,7 @@ def test_a_broker_whose_disk_is_full_until_somebody_makes_room(
         for _ in range(40):
             table.insert(200)
         # Kafka gives up a folder that it cannot write, and ends when that was its last one.
-        eventually(lambda: not broker.is_running, 60)
+        eventually(lambda: not broker.is_running)
         for each in followers.each:
             each.waits_for_error("", state="retrying")
         # It ended with the first file that was full.

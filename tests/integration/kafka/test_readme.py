@@ -1,4 +1,4 @@
-"""README's three lines for Kafka, as they are but for the port."""
+"""README's lines for Kafka, as they are but for the port."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.full]
 
@@ -49,7 +50,8 @@ def started_broker(line: str, port: int) -> Iterator[None]:
 
 
 def test_the_three_lines_deliver_a_table_and_prove_it(kafka_jars: Path, tmp_path: Path) -> None:
-    first, *others = kafka_lines()
+    install, first, *others = kafka_lines()
+    assert install == "python -m pip install -q '.[test]'", "the broker needs its libraries"
     assert len(others) == 2
     port = free_port()
     servers = json.dumps([f"127.0.0.1:{port}"])
@@ -65,7 +67,7 @@ def test_the_three_lines_deliver_a_table_and_prove_it(kafka_jars: Path, tmp_path
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=PATIENCE_SECONDS,
                 check=False,
             )
             assert done.returncode == 0, done.stderr

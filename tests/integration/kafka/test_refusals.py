@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.integration.daemon.running import eventually, run_to_end
+from tests.integration.daemon.running import run_to_end
 from tests.integration.kafka.following import GUARANTEES, Follower, Guarantee, Table, topic_for
 from tests.kafka.broker import USERS, Broker
 from tests.kafka.certificates import make_certificates
 from tests.kafka.topics import Topics
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 # What refuses a client does so at once; kafka-python goes on trying.

@@ -28,6 +28,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
 from tests.remote_deliveries import remote_delivery, with_run, written_by
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -43,7 +44,7 @@ def run(broker: Broker, *arguments: str, die_after: float = 0.0) -> str:
         env={**os.environ, "DIE_AFTER": str(die_after)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert process.returncode in (0, 9), process.stderr

@@ -17,11 +17,12 @@ from tailerd.errors import ConfigError
 from tailerd.sinks.kafka.offset_topic import check_offset_topic
 from tailerd.sinks.kafka.topics import TopicFacts
 from tests.cli.commands import Commands
-from tests.integration.daemon.running import daemon, eventually
+from tests.integration.daemon.running import daemon
 from tests.kafka.broker import Broker
 from tests.kafka.reader import read_topic
 from tests.kafka.topics import Topics
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.attack
 

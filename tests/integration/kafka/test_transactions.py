@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.daemon.running import eventually
 from tests.integration.kafka.following import Follower, Table, Writer, topic_for
 from tests.kafka.broker import Broker
 from tests.kafka.topics import Topics
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

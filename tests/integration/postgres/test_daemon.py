@@ -15,9 +15,10 @@ from tailerd.formats.detect import find_demo
 from tailerd.formats.parts import make_demo_table
 from tests.cli.commands import Commands
 from tests.conftest import ROOT
-from tests.integration.daemon.running import daemon, eventually, write_config
+from tests.integration.daemon.running import daemon, write_config
 from tests.integration.kafka.following import Table, Writer
 from tests.postgres.server import Database
+from tests.waiting import eventually
 
 DEFAULT_KILLS = 5
 

@@ -20,6 +20,7 @@ from tests.kafka.reader import Record, read_topic
 from tests.kafka.schema_registry import SchemaRegistry
 from tests.kafka.topics import Topics
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.kafka]
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,7 +57,7 @@ def tailerd(*arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -13,6 +13,7 @@ import yaml
 
 from tests.integration.daemon.running import address, page, read_log
 from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.waiting import PATIENCE_SECONDS
 
 STATIC_KEYS = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
 
@@ -80,7 +81,7 @@ def all_that_is_shown(config: Path, process: subprocess.Popen[str]) -> str:
     processes, its state."""
     tables = [each["table"] for each in json.loads(page(config, "/status"))["tables"]]
     names = ["/", "/status", "/metrics", *(f"/tables/{table}" for table in tables)]
-    with urllib.request.urlopen(address(config) + "/events", timeout=10) as stream:
+    with urllib.request.urlopen(address(config) + "/events", timeout=PATIENCE_SECONDS) as stream:
         events = stream.read1().decode()
     words = [_words(pid) for pid in _with_descendants(process.pid)]
     kept = [

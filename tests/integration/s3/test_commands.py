@@ -15,9 +15,9 @@ from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[3]
-_PATIENCE_SECONDS = 120
 
 
 def tailerd(
@@ -30,7 +30,7 @@ def tailerd(
         capture_output=True,
         text=True,
         check=False,
-        timeout=_PATIENCE_SECONDS,
+        timeout=PATIENCE_SECONDS,
     )
 
 

@@ -13,12 +13,13 @@ import pytest
 from tailerd.errors import AccessDeniedError, CredentialsExpiredError, StorageError
 from tailerd.storage.s3.settings import S3Account, S3Settings
 from tailerd.storage.s3.store import S3Store
-from tests.integration.daemon.running import daemon, eventually, page, read_log
+from tests.integration.daemon.running import daemon, page, read_log
 from tests.integration.s3.configured import delivered, write_tables_config
 from tests.integration.s3.living_table import LivingTable
 from tests.s3.notified import NotifiedBucket
 from tests.s3.proxy import Fault, FaultProxy, Seen
 from tests.s3.servers import S3Server
+from tests.waiting import eventually
 
 Renew = Callable[[str], None]
 _KEY = re.compile(r"Credential=([^/]+)/")

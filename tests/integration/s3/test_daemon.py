@@ -20,7 +20,6 @@ from tailerd.telemetry import events
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
-    eventually,
     page,
     read_log,
     run_to_end,
@@ -30,6 +29,7 @@ from tests.kafka.ports import free_port
 from tests.s3.notified import NotifiedBucket
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
+from tests.waiting import eventually
 
 CONFIG = Path(__file__).parents[3] / "config" / "s3.yaml"
 DEFAULT_KILLS = 3
@@ -188,7 +188,7 @@ def test_credentials_that_expire_are_waited_for_and_told_of(
             assert 'job="notifications"} 1.0' in page(config, "/metrics")
             assert not has_all(living, tmp_path)
             proxy.forget()
-            eventually(lambda: has_all(living, tmp_path), seconds=60)
+            eventually(lambda: has_all(living, tmp_path))
             eventually(lambda: "Notifications recovered" in read_log(config))
             eventually(lambda: json.loads(page(config, "/status"))["problems"] == [])
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.integration.daemon.running import daemon, eventually, page, read_log, run_to_end
+from tests.integration.daemon.running import daemon, page, read_log, run_to_end
 from tests.integration.s3.configured import STATIC_KEYS, delivered, write_tables_config
 from tests.integration.s3.living_table import LivingTable
 from tests.s3.notified import NotifiedBucket
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
+from tests.waiting import eventually
 
 LASTING = (
     Fault.DENY,
@@ -61,7 +62,7 @@ def test_whatever_a_third_of_all_requests_meets_each_row_arrives_once(
                 proxy.fail_one_of(1 if fault is Fault.STALE_LIST else 3, fault)
                 for _ in range(3):
                     living.append()
-                eventually(lambda: ids(tmp_path) == living.ids, seconds=180)
+                eventually(lambda: ids(tmp_path) == living.ids)
                 assert fault in {seen.fault for seen in proxy.requests}
             assert process.poll() is None
 

@@ -20,7 +20,6 @@ from tests.doubles.sim_clock import SimClock
 from tests.integration.daemon.running import (
     daemon,
     delivered_ids,
-    eventually,
     page,
     read_log,
     run_to_end,
@@ -29,6 +28,7 @@ from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 TEMPLATE = {"sink": {"kind": "file", "path": "/out/{name}"}}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.daemon.running import daemon, eventually, read_log, run_to_end
+from tests.integration.daemon.running import daemon, read_log, run_to_end
 from tests.integration.s3.configured import (
     STATIC_KEYS,
     all_that_is_shown,
@@ -19,6 +19,7 @@ from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 WRONG = {
     "access_key_id": "unsayable-key",

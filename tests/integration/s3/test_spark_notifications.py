@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tests.integration.daemon.running import daemon, delivered_ids, eventually, read_log
+from tests.integration.daemon.running import daemon, delivered_ids, read_log
 from tests.integration.s3.configured import write_tables_config
 from tests.integration.s3.living_table import LivingTable
 from tests.s3.notified import NotifiedBucket
 from tests.s3.proxy import FaultProxy
 from tests.s3.servers import S3Server
+from tests.waiting import eventually
 
 COMMITS = 3
 SECONDS_TO_DELIVER = 15.0

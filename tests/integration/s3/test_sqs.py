@@ -22,8 +22,7 @@ from tests.doubles.queue_reports import Reports
 from tests.s3.notified import WAYS, NotifiedBucket, Way
 from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import S3Server
-
-PATIENCE_SECONDS = 10.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 def commit_key(version: int, table: str = "lake/orders") -> str:

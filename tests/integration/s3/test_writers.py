@@ -12,7 +12,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from tests.integration.daemon.running import daemon, eventually, read_log, run_to_end
+from tests.integration.daemon.running import daemon, read_log, run_to_end
 from tests.integration.s3.configured import (
     STATIC_KEYS,
     all_that_is_shown,
@@ -25,6 +25,7 @@ from tests.s3.proxy import Fault, FaultProxy
 from tests.s3.servers import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.s3.upload import upload
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 Rows = Counter[str]
@@ -167,10 +168,10 @@ def test_spark_delivers_what_is_written_meanwhile_as_the_configuration_says(
         engine="spark",
     )
     with daemon(config) as process:
-        eventually(lambda: all(delivered(tmp_path, name) for name in locations), seconds=240)
+        eventually(lambda: all(delivered(tmp_path, name) for name in locations))
         assert [*lake.live()]
         rows = lake.rows()
-        eventually(lambda: replayed(delivered(tmp_path, "fed")) == rows, seconds=120)
+        eventually(lambda: replayed(delivered(tmp_path, "fed")) == rows)
         eventually(lambda: "does not accept the credentials" in read_log(config))
         shown = all_that_is_shown(config, process)
         assert SECRET_KEY not in shown

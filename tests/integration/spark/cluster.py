@@ -12,6 +12,7 @@ import pyspark
 from tests.kafka.ports import free_port
 from tests.kafka.process import ServerProcess
 from tests.process_tree import pids_below
+from tests.waiting import PATIENCE_SECONDS
 
 LOOPBACK = "127.0.0.1"
 # Executors have the dependencies, and the package only from what is submitted.
@@ -20,7 +21,6 @@ CLEAN = (
     *("-u", "PYSPARK_DRIVER_PYTHON", "-u", "PYSPARK_GATEWAY_PORT", "-u", "PYSPARK_GATEWAY_SECRET"),
     *(f"SPARK_LOCAL_IP={LOOPBACK}", "TZ=UTC"),
 )
-START_SECONDS = 120.0
 
 
 class Cluster:
@@ -65,7 +65,7 @@ class Cluster:
 
     def _until_said(self, name: str, words: str) -> None:
         log = self._folder / f"{name}.log"
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while words not in log.read_text():
             assert time.monotonic() < deadline, log.read_text()[-3000:]
             assert all(process.is_running for process in self._processes), log.read_text()

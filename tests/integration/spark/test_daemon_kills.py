@@ -18,19 +18,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.daemon.running import eventually, file_table, read_log
+from tests.integration.daemon.running import file_table, read_log
 from tests.integration.kafka.following import Follower, Table, Writer, topic_for
 from tests.kafka.broker import Broker
 from tests.kafka.topics import Topics
 from tests.process_tree import processes_below
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TABLES = 3
 DEFAULT_KILLS = 3
-PATIENCE_SECONDS = 240.0
 JAVA = "org.apache.spark.deploy.SparkSubmit"
 
 
@@ -131,7 +131,7 @@ def test_whatever_is_killed_each_row_is_in_one_file_and_each_change_once_in_the_
             for number in range(DEFAULT_KILLS if requested is None else requested):
                 known = follower.last_delivered()
                 _until_more(tmp_path, _total(tmp_path))
-                eventually(lambda v=known: follower.last_delivered() > v, PATIENCE_SECONDS)  # type: ignore[misc]
+                eventually(lambda v=known: follower.last_delivered() > v)  # type: ignore[misc]
                 time.sleep(random.uniform(0.0, 1.0))
                 match ("worker", "daemon", "java")[number % 3]:
                     case "worker":
@@ -143,7 +143,7 @@ def test_whatever_is_killed_each_row_is_in_one_file_and_each_change_once_in_the_
                         running.wait(10)
                         running = stack.enter_context(follower.running())
         _until_more(tmp_path, sum(load.counts) - 1)
-        follower.catches_up(PATIENCE_SECONDS)
+        follower.catches_up()
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 0, read_log(follower.config)
     for number, count in enumerate(load.counts):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.daemon.running import eventually, file_table, read_log
+from tests.integration.daemon.running import file_table, read_log
 from tests.integration.faults.test_kills import (
     BusyTable,
     check_everything_came,
@@ -26,12 +26,12 @@ from tests.kafka.broker import Broker
 from tests.kafka.topics import Topics
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FILES = "files"
 DEFAULT_KILLS = 4
-SECONDS = 240.0
 MEAN_LIFE_SECONDS = 0.5
 """After the first delivery."""
 
@@ -69,16 +69,16 @@ def test_killed_on_each_engine_in_turn_every_row_is_in_one_file_and_every_change
                 Writer(table, pause_seconds=0.1),
                 follower.running("--engine", next(engines)) as process,
             ):
-                eventually(lambda known=reached: len(delivered(out)) > known, SECONDS)  # type: ignore[misc]
-                eventually(lambda: follower.last_delivered() >= 0, SECONDS)
+                eventually(lambda known=reached: len(delivered(out)) > known)  # type: ignore[misc]
+                eventually(lambda: follower.last_delivered() >= 0)
                 time.sleep(chances.expovariate(1 / MEAN_LIFE_SECONDS))
                 process.kill()
                 process.wait(10)
             check_what_a_kill_left(busy, out, state, FILES)
     with follower.running("--engine", next(engines)) as process:
         end = (busy.builder.version + 1, 1, 0)
-        eventually(lambda: saved_order(state, FILES) == end, SECONDS)
-        follower.catches_up(SECONDS)
+        eventually(lambda: saved_order(state, FILES) == end)
+        follower.catches_up()
         process.terminate()
         assert process.wait(60) == 0, read_log(follower.config)
     assert check_what_a_kill_left(busy, out, state, FILES) == 0

@@ -18,6 +18,7 @@ from tailerd.pipeline.remote_rows import RemoteWork
 from tailerd.spark.engine import SparkEngine
 from tailerd.spark.task_runner import SparkTaskRunner
 from tailerd.storage.stores import StoreSettings
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.attack]
 
@@ -71,7 +72,7 @@ async def test_nothing_is_written_after_a_cancelled_delivery_has_returned(
     await runner.run(writing(tmp_path / "first", 0))
     running = asyncio.create_task(runner.run(writing(tmp_path / "cancelled", 30)))
     other = asyncio.create_task(runner.run(writing(tmp_path / "other", 3)))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not (tmp_path / "cancelled").exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
     running.cancel()

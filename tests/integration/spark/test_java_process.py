@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -56,7 +57,7 @@ def test_a_java_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) 
         env={**os.environ, "JAVA_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (done.returncode, (tmp_path / "killed").exists()) == (0, True), done.stderr

@@ -12,7 +12,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.integration.spark.cluster import Cluster
 from tests.integration.spark.test_supervisor import Supervised
 from tests.process_tree import pids_below
 from tests.tables.builder import TableBuilder
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -34,7 +35,6 @@ PACE_SECONDS = 0.1
 MAX_BEHIND = 60
 """Commits the writer is ahead at most: some deliveries, however long a restart takes."""
 MEAN_LIFE_SECONDS = 1.0
-PATIENCE_SECONDS = 240.0
 
 
 class Killed:
@@ -99,14 +99,6 @@ class Killed:
         return self.files() > than
 
 
-def eventually(look: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := look()):
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.05)
-    return found
-
-
 @contextmanager
 def written_to(table: BusyTable, source: random.Random, killed: Killed) -> Iterator[None]:
     """Commit all the time, a file or several, while the daemon is not too far behind."""
@@ -146,7 +138,7 @@ def test_whatever_is_killed_under_load_every_change_is_there_once(
                 print(f"{number + 1}: {KINDS[number % len(KINDS)]}, before {killed.version}")
                 killed.die(KINDS[number % len(KINDS)], chances)
         head = table.builder.version + 1
-        killed.run.until(lambda: killed.version == head, PATIENCE_SECONDS)
+        killed.run.until(lambda: killed.version == head)
         killed.run.process.send_signal(signal.SIGTERM)
         assert killed.run.ended() == 0, killed.run.reported()
     finally:

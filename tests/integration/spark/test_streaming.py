@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from tailerd.errors import (
 from tailerd.spark.query_errors import parse_error
 from tests.integration.spark.conftest import Stream
 from tests.tables.builder import CDF, TableBuilder
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -46,13 +46,6 @@ def _append(table: TableBuilder, files: int = 1) -> None:
 
 def _ids(stream: Stream) -> list[int]:
     return [row["id"] for row in stream.rows()]
-
-
-def _until(is_true: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def _failure(stream: Stream) -> TailerdError:
@@ -173,11 +166,11 @@ def test_a_commit_arrives_while_the_query_waits(spark: SparkSession, tmp_path: P
     stream = Stream(spark, table.folder, tmp_path, startingVersion="latest")
     query = stream.start()
     try:
-        _until(lambda: query.lastProgress is not None)
+        eventually(lambda: query.lastProgress is not None)
         time.sleep(1.5)
         _append(table)
-        _until(lambda: _ids(stream) == [100])
-        _until(lambda: _reported_head(query) == 2)
+        eventually(lambda: _ids(stream) == [100])
+        eventually(lambda: _reported_head(query) == 2)
     finally:
         query.stop()
 
@@ -230,7 +223,7 @@ def test_an_added_column_stops_the_query_and_the_next_start_goes_on(
     stream = Stream(spark, table.folder, tmp_path, startingVersion="0")
     query = stream.start()
     try:
-        _until(lambda: len(stream.rows()) == 2)
+        eventually(lambda: len(stream.rows()) == 2)
         table.change_metadata(fields=[("id", "long"), ("name", "string"), ("note", "string")])
         table.append([{"id": 300, "name": "v3", "note": "new"}])
         with pytest.raises(PySparkException) as raised:

@@ -24,6 +24,7 @@ from tests.process_tree import pids_below
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
 from tests.tables.delta_schema import field
+from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -88,15 +89,15 @@ class Supervised:
     def reported(self) -> str:
         return "\n".join([*(json.dumps(event) for event in self.events), *self.noise])
 
-    def until(self, is_true: Callable[[], bool], seconds: float = 150.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not is_true():
-            assert time.monotonic() < deadline, self.reported()
-            assert self.process.poll() is None, self.reported()
-            time.sleep(0.05)
+    def until(self, is_true: Callable[[], bool]) -> None:
+        def is_reached() -> bool:
+            assert is_true() or self.process.poll() is None, self.reported()
+            return is_true()
 
-    def ended(self, seconds: float = 120.0) -> int:
-        status = self.process.wait(seconds)
+        eventually(is_reached, explain=self.reported)
+
+    def ended(self) -> int:
+        status = self.process.wait(PATIENCE_SECONDS)
         for thread in self._threads:
             thread.join(10)
         return status
@@ -262,7 +263,7 @@ def test_all_tables_go_on_where_they_were_after_java_was_killed_and_after_a_stop
     (java,) = pids_below(run.process.pid, "java")
     os.kill(java, signal.SIGKILL)
     table.append([{"id": 30, "name": "while it was down"}])
-    run.until(lambda: all(run.delivered(name) == 7 for name in BOTH), 300)
+    run.until(lambda: all(run.delivered(name) == 7 for name in BOTH))
     (second,) = pids_below(run.process.pid, "java")
     assert second != java
     table.append([{"id": 40, "name": "live"}])

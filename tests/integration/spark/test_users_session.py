@@ -11,6 +11,7 @@ import pytest
 
 from tests.spark_session import require_java
 from tests.tables.builder import TableBuilder
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.full]
 
@@ -40,7 +41,7 @@ def test_an_error_is_shown_as_a_sentence_without_its_data(tmp_path: Path) -> Non
         [sys.executable, "-c", PROGRAM, str(table.folder)],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=PATIENCE_SECONDS,
         check=True,
         env={**own, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
     )

@@ -28,6 +28,7 @@ from tests.postgres.deliveries import (
     whole_snapshot,
 )
 from tests.postgres.server import Database, PostgresServer
+from tests.waiting import PATIENCE_SECONDS
 
 CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tailerd'"
 
@@ -102,7 +103,7 @@ async def test_a_second_daemon_wins_while_the_first_is_in_the_middle(postgres: D
 
     writing = asyncio.create_task(first.write(replace(commit(1), batches=slow())))
     await reached.wait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await begin(second) == 1
         await second.write(commit(1, inserts(1, *range(1, 3))))
     go_on.set()
@@ -183,7 +184,7 @@ async def test_a_lock_of_others_is_waited_for(postgres: Database) -> None:
         assert not done
         # A daemon that stops does not wait for it.
         writing.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.wait({writing})
         assert writing.cancelled()
         other.execute("ROLLBACK")

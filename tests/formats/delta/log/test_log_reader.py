@@ -37,6 +37,7 @@ from tests.formats.delta.histories import (
 from tests.formats.delta.log_bodies import PROTOCOL, add, body_of, metadata
 from tests.tables.builder import TableBuilder
 from tests.tables.table_files import START_MS
+from tests.waiting import PATIENCE_SECONDS
 
 
 def make_reader(table: TableBuilder, **options: Any) -> LogReader:
@@ -405,7 +406,7 @@ async def test_a_commit_that_can_never_become_whole_is_not_waited_for(tmp_path: 
     reader = LogReader(store, str(table.folder), torn_wait_seconds=60)
     file = await reader.commit_file(HEAD + 1)
     assert file is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(CorruptLogError, match="Line 1"):
             await reader.read_commit(file)
 
@@ -559,7 +560,7 @@ class TestAListingThatShowsFilesOutOfOrder:
 
         store = Alternating(LocalStore())
         with pytest.raises(MissingVersionError, match=r"Version \d is missing"):
-            await asyncio.wait_for(LogReader(store, str(tmp_path)).open(), 5)
+            await asyncio.wait_for(LogReader(store, str(tmp_path)).open(), PATIENCE_SECONDS)
         assert store.count("list") == 1 + log_reader.GAP_LISTINGS
 
     async def test_is_believed_the_second_time(self, tmp_path: Path) -> None:

@@ -35,13 +35,13 @@ from tests.integration.daemon.running import (
     TAILERD,
     daemon,
     delivered_ids,
-    eventually,
     file_table,
     read_log,
     write_config,
 )
 from tests.tables.builder import TableBuilder
 from tests.tables.opened import open_delta
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.attack
 
