@@ -11,13 +11,13 @@ import os
 import secrets
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import click
 import yaml
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -326,16 +326,19 @@ def run_cluster() -> Iterator[Cluster]:
             cluster.stop()
 
 
-if __name__ == "__main__":
+@click.command(epilog="Example: python -m tests.deploy.cluster")
+def main() -> None:
+    """Run a cluster to try things with, until ^C, and print how to reach it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with run_cluster() as running:
-            print(f"Kubernetes {KUBERNETES}, with the image {IMAGE}. ^C stops it.")
-            print(
-                f"export KUBECONFIG={running.kubeconfig} PATH={cache_folder()}/bin:$PATH",
-                flush=True,
-            )
+            click.echo(f"Kubernetes {KUBERNETES}, with the image {IMAGE}. ^C stops it.")
+            click.echo(f"export KUBECONFIG={running.kubeconfig} PATH={cache_folder()}/bin:$PATH")
             with suppress(KeyboardInterrupt):
                 signal.pause()
     except ClusterUnavailableError as problem:
-        sys.exit(str(problem))
+        raise click.ClickException(str(problem)) from problem
+
+
+if __name__ == "__main__":
+    main()
