@@ -101,6 +101,28 @@ class Cluster:
         """Run Helm on this cluster and return its output."""
         return engine.run([chart.helm_program(), "--kubeconfig", self.kubeconfig, *arguments])
 
+    def add_volume(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        capacity: dict[str, str],
+        kind: str = "",
+        owner: dict[str, str] | None = None,
+    ) -> None:
+        """Offer a folder as a volume of a storage class; to any claim, or to the one of `owner`."""
+        node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}
+        spec = {
+            "capacity": capacity,
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": kind,
+            "local": {"path": str(folder)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [node]}]}},
+            **({"claimRef": owner} if owner else {}),
+        }
+        volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}}
+        self.kubectl("apply", manifests={**volume, "spec": spec})
+
     def load_image(self, image: str, name: str) -> None:
         """Give the node an image of the engine under a whole name, with its registry."""
         file = self.folder / "image.tar"
@@ -332,7 +354,15 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with run_cluster() as running:
-            click.echo(f"Kubernetes {KUBERNETES}, with the image {IMAGE}. ^C stops it.")
+            for name in ("volume-1", "volume-2"):
+                folder = running.folder / name
+                folder.mkdir(mode=0o777)
+                # Pods are not root, and the mask of this process applied above.
+                folder.chmod(0o777)
+                running.add_volume(name, folder, capacity={"storage": "10Gi"})
+            click.echo(
+                f"Kubernetes {KUBERNETES}, with the image {IMAGE} and two volumes. ^C stops it."
+            )
             click.echo(f"export KUBECONFIG={running.kubeconfig} PATH={cache_folder()}/bin:$PATH")
             with suppress(KeyboardInterrupt):
                 signal.pause()

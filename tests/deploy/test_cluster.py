@@ -21,7 +21,7 @@ from tailerd import __version__
 from tailerd.formats.parts import DemoTable
 from tests.deploy import engine
 from tests.deploy.chart import CHART, VALUES
-from tests.deploy.cluster import HOST, NODE, Cluster, ClusterUnavailableError, run_cluster
+from tests.deploy.cluster import HOST, Cluster, ClusterUnavailableError, run_cluster
 from tests.deploy.lake import Lake, kafka_sink, table_section
 from tests.kafka.broker import USERS, Broker
 from tests.kafka.certificates import make_certificates
@@ -100,16 +100,9 @@ class Space:
 
     def add_volume(self, claim: str, folder: Path, size: str = "10Gi", kind: str = "") -> None:
         """Offer a folder as the volume of a claim, which may not exist yet."""
-        node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}
-        spec = {
-            "capacity": {"storage": size},
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": kind,
-            "claimRef": {"namespace": self.name, "name": claim},
-            "local": {"path": str(folder)},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [node]}]}},
-        }
-        self.apply(manifest("PersistentVolume", f"{self.name}-{claim}", spec=spec))
+        owner = {"namespace": self.name, "name": claim}
+        name = f"{self.name}-{claim}"
+        self.cluster.add_volume(name, folder, capacity={"storage": size}, kind=kind, owner=owner)
 
     def add_claim(self, claim: str, folder: Path) -> None:
         """Offer a folder as a volume, and claim it."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailerd.changefeed.offset import Offset
+from tailerd.clock import SystemClock
 from tailerd.formats.delta.log.log_reader import LogReader
 from tailerd.formats.versioned_source import VersionedSource
 from tests.clouds.buckets import BucketServer
@@ -65,6 +66,12 @@ def counted(proxy: FaultProxy) -> dict[str, int]:
     return found
 
 
+@pytest.fixture
+def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no time pass: some looks are repeated after a while, however few requests there are."""
+    monkeypatch.setattr(SystemClock, "monotonic", lambda _: 0.0)
+
+
 async def followed(table: Table) -> tuple[VersionedSource, Offset]:
     source = await open_delta(table.location)
     at = await source.initial_offset("latest")
@@ -86,6 +93,7 @@ async def test_opening_a_table_with_a_checkpoint_takes_half_of_the_peers_request
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("no_time")
 async def test_an_idle_look_takes_half_of_the_peers_requests(
     proxy: FaultProxy, table: Table, peer: Peer
 ) -> None:
@@ -103,6 +111,7 @@ async def test_an_idle_look_takes_half_of_the_peers_requests(
     assert sum(ours.values()) <= MOST * sum(theirs.values())
 
 
+@pytest.mark.usefixtures("no_time")
 async def test_a_commit_with_a_change_file_takes_three_requests_and_half_of_the_peers(
     proxy: FaultProxy, table: Table, peer: Peer
 ) -> None:
