@@ -1,6 +1,6 @@
 """Follow a table and go on where the last run ended: `python keep_an_offset.py TABLE OFFSET_FILE`.
 
-Ends when nothing came for two seconds, so that it can be run from cron; with `idle_seconds=None`
+Ends when nothing came for ten seconds, so that it can be run from cron; with `idle_seconds=None`
 it follows for ever.
 """
 
@@ -35,4 +35,4 @@ async def follow(
 if __name__ == "__main__":
     table, file = sys.argv[1], Path(sys.argv[2])
     offset = file.read_text() if file.exists() else None
-    print(asyncio.run(follow(table, offset, file.write_text, idle_seconds=2.0)), "rows")
+    print(asyncio.run(follow(table, offset, file.write_text, idle_seconds=10.0)), "rows")
