@@ -35,10 +35,9 @@ def test_an_example_runs_as_printed_on_another_port(
     config.write_text(text.replace("quickstart/", f"{tmp_path}/quickstart/"))
     words = [sys.executable, "-m", "tests.clouds", cloud, "--port", str(port), "--every", "0.5"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=env) as run:
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, cwd=tmp_path, env=env) as run:
         try:
-            assert run.stdout is not None
-            assert any(line.startswith("Table") for line in run.stdout)
+            # At once, as on the page: the daemon waits for the emulator.
             with daemon(config) as process:
                 eventually(lambda: read_log(config).count("Batch delivered") >= 4)
                 process.send_signal(signal.SIGTERM)
