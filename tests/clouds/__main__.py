@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import shutil
 import signal
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from tests.kafka.proxy import Proxy
 from tests.tables.builder import TableBuilder
 
 BUCKET = "lake"
+KEY = Path("quickstart/gcs-key.json")
 _PORTS = {"azure": 10000, "google": 4443}
 
 
@@ -43,6 +45,10 @@ def main() -> None:
 
 def _run(server: CloudServer, folder: Path, arguments: argparse.Namespace) -> None:
     server.new_bucket(BUCKET)
+    key = server.account().options().get("google_service_account")
+    if key is not None:
+        KEY.parent.mkdir(exist_ok=True)
+        shutil.copyfile(key, KEY)
     table = TableBuilder(folder, table_id=str(uuid.uuid4()), start_ms=None)
     known = _append(server, table, 0, set())
     port = arguments.port or _PORTS[arguments.cloud]
