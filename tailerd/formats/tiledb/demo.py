@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
 from tailerd.formats.demo_orders import DemoOrders, Order
 from tailerd.formats.parts import Demo
-from tailerd.formats.tiledb.library import load
+from tailerd.formats.tiledb.library import library_lock, load
 
 _MAX_ORDERS = 10**9
 
@@ -41,17 +44,24 @@ class DemoArray(DemoOrders):
         if change.after is not None:
             self._write(change.after)
         else:
-            with load().open(str(self.folder), "d", timestamp=self._time_ms()) as array:
+            with self._open("d") as array:
                 array.query(cond=f"order_id == {change.order_id}").submit()
         return change.kind
 
     def _write(self, *orders: Order) -> None:
-        with load().open(str(self.folder), "w", timestamp=self._time_ms()) as array:
+        with self._open("w") as array:
             array[np.array([each["order_id"] for each in orders], np.int64)] = {
                 "amount": np.array([each["amount"] for each in orders], np.float64),
                 "customer": np.array([each["customer"] for each in orders], dtype=object),
                 "status": np.array([each["status"] for each in orders], dtype=object),
             }
+
+    @contextmanager
+    def _open(self, mode: str) -> Iterator[Any]:
+        # The daemon of the demo reads the array in the same process.
+        time_ms = self._time_ms()
+        with library_lock, load().open(str(self.folder), mode, timestamp=time_ms) as array:
+            yield array
 
     def _time_ms(self) -> int:
         """Return a time for a commit that is later than those of all commits before."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,9 @@ _SCHEMES = {"s3": "s3", "az": "azure", "abfs": "azure", "abfss": "azure", "gs": 
 """Scheme of a store -> TileDB's for it."""
 _BUFFER_BYTES = 16 * 1024 * 1024
 """Buffer of each column while it is read; the rest is requested again."""
+library_lock = threading.RLock()
+"""Held while an array is open: a thread that opens one while another opens, reads or closes one
+corrupts the library's memory and ends the process, also with contexts of their own (2.30)."""
 
 
 def load() -> Any:
@@ -85,13 +89,15 @@ def open_array(
 ) -> Iterator[tiledb.Array]:
     """Open an array at the time range [first, last], milliseconds since 1970.
 
+    The other threads of the process wait until it is closed again.
+
     Raises:
         LogCleanedUpError: A file was merged and deleted meanwhile.
         UnreadableDataFileError, StorageError: TileDB cannot read it.
         MissingExtraError: It is not installed.
     """
     library, uri = load(), format_uri(location, stores)
-    with mapped_errors(location, is_remote="://" in uri):
+    with library_lock, mapped_errors(location, is_remote="://" in uri):
         context = _context(os.getpid(), build_config(uri, stores))
         times = (max(first_ms, 0), max(last_ms, 0))
         with _open(library, uri, ctx=context, timestamp=times) as array:
@@ -138,12 +144,14 @@ def mapped_errors(location: str, *, is_remote: bool) -> Iterator[None]:
 def changing(location: str, stores: Stores) -> Iterator[tuple[Any, str, Any]]:
     """Yield TileDB, an array's URI and a new configuration, for merging and deleting.
 
+    The other threads of the process wait.
+
     Raises:
         UnreadableDataFileError, StorageError: TileDB failed.
     """
     library, uri = load(), format_uri(location, stores)
     settings = {"sm.mem.total_budget": str(_MERGE_BYTES), **dict(build_config(uri, stores))}
-    with mapped_errors(location, is_remote="://" in uri):
+    with library_lock, mapped_errors(location, is_remote="://" in uri):
         yield library, uri, library.Config(settings)
 
 

@@ -37,6 +37,11 @@ class ChangingArray(ChangingTable):
         self._next_id = 0
         self._append()
 
+    @property
+    def head_ms(self) -> int:
+        """Time of its newest commit."""
+        return self._last_ms
+
     def change(self) -> None:
         kinds = [self._append, self._late, self._update, self._delete, self._merge]
         self.chance.choices(kinds, weights=(6, 4, 8, 1, 1))[0]()
