@@ -128,7 +128,7 @@ function nowFigures(t) {
     ["Head version", count(t.head_version), t.delivered_version === null ? "nothing delivered yet" : `delivered ${count(t.delivered_version)}`],
     ["Lag", seconds(t.lag_seconds), t.lag_versions === 0 ? "up to date" : late.filter(Boolean).join(", ") || "not known"],
     ["Rate", rate(t.rows_per_second), split(t.rows_per_second_by_change, (r) => (r < 10 ? r.toFixed(2) : count(Math.round(r)))) || "mean of the last minute"],
-    ["Delivered since the start", counted(all, "change row", "change rows"), split(t.rows_delivered, count)],
+    ["Delivered since the start", counted(all, "row", "rows"), split(t.rows_delivered, count)],
     ["Log debt", counted(size.commits_since_checkpoint, "commit", "commits"), size.bytes_since_checkpoint === undefined ? "not measured" : `${bytes(size.bytes_since_checkpoint)}; ${size.checkpoint_version === null ? "no checkpoint yet" : `checkpoint ${count(size.checkpoint_version)}`}`],
     ["Retention headroom", seconds(t.retention_headroom_seconds === null ? null : Math.max(0, t.retention_headroom_seconds)), "until the next version may be cleaned up"],
     ["Table", bytes(size.bytes), size.files === undefined ? "not measured" : `${counted(size.files, "file", "files")}, ${size.rows === null ? "rows not known" : counted(size.rows, "row", "rows")}`],
