@@ -59,8 +59,10 @@ class DemoArray(DemoOrders):
     @contextmanager
     def _open(self, mode: str) -> Iterator[Any]:
         # The daemon of the demo reads the array in the same process.
-        time_ms = self._time_ms()
-        with library_lock, load().open(str(self.folder), mode, timestamp=time_ms) as array:
+        with (
+            library_lock,
+            load().open(str(self.folder), mode, timestamp=self._time_ms()) as array,
+        ):
             yield array
 
     def _time_ms(self) -> int:

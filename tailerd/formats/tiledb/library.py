@@ -46,8 +46,8 @@ _SCHEMES = {"s3": "s3", "az": "azure", "abfs": "azure", "abfss": "azure", "gs": 
 _BUFFER_BYTES = 16 * 1024 * 1024
 """Buffer of each column while it is read; the rest is requested again."""
 library_lock = threading.RLock()
-"""Held while an array is open: a thread that opens one while another opens, reads or closes one
-corrupts the library's memory and ends the process, also with contexts of their own (2.30)."""
+"""Held while an array is open. If a thread opens one while another opens, reads or closes one,
+TileDB 2.30 corrupts its memory and the process dies. A context for each thread does not help."""
 
 
 def load() -> Any:
