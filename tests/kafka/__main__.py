@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from tests.kafka.broker import Broker, Ports
+from tests.kafka.ports import require_free_port
 
 
 def main() -> None:
@@ -18,6 +19,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=9092, help="of the plain listener (9092)")
     parser.add_argument("--folder", type=Path, help="where its data stays")
     arguments = parser.parse_args()
+    require_free_port(arguments.port)
     # A shell starts what it puts into the background with Ctrl-C ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))

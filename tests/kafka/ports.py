@@ -25,3 +25,14 @@ def free_port() -> int:
                 continue
         _given.add(port)
         return port
+
+
+def require_free_port(port: int) -> None:
+    """Raise SystemExit, which says what to do, if somebody listens on a loopback port."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        raise SystemExit(
+            f"error: port {port} cannot be opened: {error.strerror}. If a broker still runs there,"
+            " stop it (`kill %%` in its shell), or give another --port."
+        ) from error

@@ -49,6 +49,23 @@ def started_broker(line: str, port: int) -> Iterator[None]:
         process.wait(60)
 
 
+def test_a_second_broker_on_a_port_says_that_the_first_still_runs() -> None:
+    """Clients would get the topics and offsets of the first."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.kafka", "--port", port],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert f"port {port} cannot be opened" in done.stderr
+    assert "kill %%" in done.stderr
+
+
 def test_the_three_lines_deliver_a_table_and_prove_it(kafka_jars: Path, tmp_path: Path) -> None:
     install, first, *others = kafka_lines()
     assert install == "python -m pip install -q '.[test]'", "the broker needs its libraries"
