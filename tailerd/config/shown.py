@@ -7,12 +7,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tailerd.config.values import format_size
+
 HIDDEN = "(hidden)"
 _SECRET_NAME = re.compile(
     r"passw|pwd|secret|token|credential|jaas|private|signature"
     r"|(api|access|account|shared|storage|encryption)[._-]?key",
     re.IGNORECASE,
 )
+_SIZE_NAME = re.compile(r"^memory$|_bytes(_|$)")
 _WHOLE_SECONDS = re.compile(r"^(\d+)\.0+s$")
 _LITERAL = re.compile(r"'(?:[^']|'')*'|\b\d[\w.]*")
 _USER = re.compile(r"(://)[^/@\s]+@")
@@ -45,7 +48,10 @@ def _show_value(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_show_value(name, each) for each in value]
     if not isinstance(value, str):
-        return HIDDEN if value not in (None, True, False) and _SECRET_NAME.search(name) else value
+        if value not in (None, True, False) and _SECRET_NAME.search(name):
+            return HIDDEN
+        # Also numbers in options of third parties: the text says the same as the number.
+        return format_size(value) if type(value) is int and _SIZE_NAME.search(name) else value
     if not value:
         return value
     # How pydantic dumps secret types.

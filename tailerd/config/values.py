@@ -62,6 +62,13 @@ def parse_size(value: object) -> object:
     return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
 
 
+def format_size(number: int) -> str | int:
+    """Return a number of bytes in the largest binary unit that gives a whole number of it."""
+    units = ((f"{p}iB", 1024**n) for n, p in reversed(list(enumerate("KMGT", 1))))
+    whole = (f"{number // size}{unit}" for unit, size in units if number and number % size == 0)
+    return next(whole, number)
+
+
 def parse_duration(value: object) -> object:
     """Convert `500ms`, `10s`, `2m`, `1h`, `7d` to seconds.
 

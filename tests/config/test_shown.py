@@ -13,6 +13,7 @@ from tailerd.config import Config
 from tailerd.config.maintenance import MaintenanceConfig
 from tailerd.config.sections import TableConfig
 from tailerd.config.shown import HIDDEN, shown_settings
+from tailerd.config.values import format_size, parse_size
 
 SECRET = "s3cr3t-of-the-test"
 KAFKA: dict[str, Any] = {
@@ -61,6 +62,8 @@ def test_settings_that_are_no_secrets_stay_as_they_are() -> None:
     shown = shown_settings(config(sink=KAFKA, shutdown_timeout="30s"))
     assert shown["tables"]["orders"]["sink"]["key"] == ["id"]
     assert shown["shutdown_timeout"] == "30s"
+    assert shown["memory"] == "256MiB"
+    assert shown["tables"]["orders"]["max_bytes_per_batch"] == "256MiB"
     assert shown["http"]["read"] == "open"
     assert HIDDEN not in json.dumps(shown_settings(config(sink=KAFKA)))
     assert "tables" not in shown_settings(config(), without=frozenset({"tables"}))
@@ -84,3 +87,8 @@ def test_literals_of_a_condition_are_hidden_if_values_are_masked() -> None:
     ):
         table = TableConfig(path="/x", where=condition, mask=mask, maintenance=MaintenanceConfig())
         assert shown_settings(table)["where"] == expected
+
+
+@given(st.integers(0, 2**50) | st.integers(0, 2**20).map(lambda n: n * 2**20))
+def test_a_size_that_is_shown_can_be_written_in_a_configuration(number: int) -> None:
+    assert parse_size(format_size(number)) == number
