@@ -51,7 +51,7 @@ def _show_value(name: str, value: Any) -> Any:
         if value not in (None, True, False) and _SECRET_NAME.search(name):
             return HIDDEN
         # Also numbers in options of third parties: the text says the same as the number.
-        return format_size(value) if type(value) is int and _SIZE_NAME.search(name) else value
+        return format_size(value) if isinstance(value, int) and _SIZE_NAME.search(name) else value
     if not value:
         return value
     # How pydantic dumps secret types.

@@ -64,9 +64,11 @@ def parse_size(value: object) -> object:
 
 def format_size(number: int) -> str | int:
     """Return a number of bytes in the largest binary unit that gives a whole number of it."""
-    units = ((f"{p}iB", 1024**n) for n, p in reversed(list(enumerate("KMGT", 1))))
-    whole = (f"{number // size}{unit}" for unit, size in units if number and number % size == 0)
-    return next(whole, number)
+    for prefix in "TGMK":
+        size = _SIZE_UNITS[f"{prefix}iB".lower()]
+        if number and number % size == 0:
+            return f"{number // size}{prefix}iB"
+    return number
 
 
 def parse_duration(value: object) -> object:
